@@ -19,8 +19,10 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which processes are meant: a regular expression searched in the joined command line, and exact environment
-    values. All that is given must hold."""
+    """Which processes are meant: all that is given must hold.
+
+    `cmdline` is a regular expression searched in the command line joined by blanks; `env` are exact values.
+    """
 
     cmdline: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)

@@ -220,9 +220,30 @@ class DiscoveredRun:
     checkpoint_targets: tuple[CheckpointTarget, ...] = ()
     hints: tuple[str, ...] = ()  # for a person, e.g. "output goes to a terminal: | tee FILE"
     error_files: tuple[str, ...] = ()  # TORCHELASTIC_ERROR_FILE of the ranks, absolute
+    provisional: bool = False  # no launcher and not configured: a run only once a step, epoch or checkpoint was seen
 
 
 # --- logs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TailChunk:
+    """Bytes appended to one log file, and what happened to the file, since the chunk before of that file."""
+
+    run: str
+    file: str  # the path, one endless stream whatever rotates behind it
+    time_seconds: float
+    data: bytes = b""
+    restored: bool = False  # the last few MiB of a log that was there before: sets the state, counts nothing
+    restart: bool = False  # the stream starts anew here (rotation, truncation): a partial line before it is over
+    rank: int | None = None
+    opens: int = 0
+    rotations: int = 0
+    truncations: int = 0
+    dropped_bytes: int = 0
+    unread_bytes: int = 0  # still to be read after this chunk
+    readable: bool = True
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Worker(Generic[T]):
         error: str | None = None
         try:
             data = self._collect()
-        except Exception as exc:  # noqa: BLE001 - a source may fail in any way and must fail alone
+        except Exception as exc:  # a source may fail in any way and must fail alone
             error = f"{type(exc).__name__}: {exc}".splitlines()[0]
             logger.debug("source %s", self.name, exc_info=True)
         ended = self._clock.now()
