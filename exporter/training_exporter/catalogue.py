@@ -74,8 +74,8 @@ _RUN = _rows(
         "training_run_processes",
         "run role",
         (
-            "Living processes of the run on this node; 0 for an expected run that is absent and for one that ended, until "
-            "it is forgotten after an hour. Absent while the process table cannot be read."
+            "Living processes of the run on this node; 0 for an expected run that is absent and for one that ended, "
+            "until it is forgotten after an hour. Absent while the process table cannot be read."
         ),
     ),
     ("training_run_workers_expected", "run", "Workers that the launcher should run on this node. Absent if unknown."),
@@ -132,8 +132,8 @@ _GPU = _rows(
         "training_gpu_utilization_ratio",
         "gpu",
         (
-            "Share of time in which a kernel was resident, 0-1, mean of the last seconds. Resident is not working: a hung "
-            "collective reads 1. Absent where the driver cannot say (MIG) and while the GPU source fails."
+            "Share of time in which a kernel was resident, 0-1, mean of the last seconds. Resident is not working: a "
+            "hung collective reads 1. Absent where the driver cannot say (MIG) and while the GPU source fails."
         ),
     ),
     (
@@ -210,8 +210,8 @@ _LOG = _rows(
         "training_phase",
         "run phase",
         (
-            "1 on the phase the run is in. Absent on a node whose own sources never showed a step, validation, epoch or "
-            "end of a run of several nodes."
+            "1 on the phase the run is in. Absent on a node whose own sources never showed a step, validation, epoch "
+            "or end of a run of several nodes."
         ),
     ),
     ("training_phase_start_time_seconds", "run", "Unix time at which the phase began. Absent with the phase."),
