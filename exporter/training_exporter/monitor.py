@@ -1,0 +1,238 @@
+"""The running whole: sources in their own workers, one tick a second that turns what they said into the view."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from training_exporter.logs import RunLogs
+from training_exporter.model import Health, LogBatch, Observation, Report, SourceName
+from training_exporter.runs.discovery import interesting
+from training_exporter.runs.node import Node
+from training_exporter.runs.view import NodeView
+from training_exporter.sources.checkpoints import CheckpointSource
+from training_exporter.sources.gpu import GpuSource
+from training_exporter.sources.nvml import NvmlDriver
+from training_exporter.sources.processes import ProcessSource
+from training_exporter.sources.tail import TailSource
+from training_exporter.state import StateFile
+from training_exporter.worker import Worker
+
+if TYPE_CHECKING:
+    from training_exporter.clock import Clock
+    from training_exporter.config import Config
+    from training_exporter.options import ServeOptions
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+SAVE_SECONDS = 30.0
+# The tick does no I/O, so one that is this late means that the machine was suspended or the thread is gone.
+HEALTHY_SECONDS = 60.0
+
+PROCESS_SECONDS, PROCESS_DEADLINE_SECONDS = 2.0, 10.0
+LOG_SECONDS, LOG_DEADLINE_SECONDS = 1.0, 10.0
+CHECKPOINT_SECONDS, CHECKPOINT_DEADLINE_SECONDS = 5.0, 30.0
+STATE_DEADLINE_SECONDS = 30.0
+
+
+class _News(Generic[T]):
+    """Hands on each answer of a worker once, and its failure as long as it lasts."""
+
+    def __init__(self, worker: Worker[T]) -> None:
+        self.worker = worker
+        self._seen = 0
+
+    def take(self) -> Report[T] | None:
+        sequence, report = self.worker.latest()
+        if sequence == self._seen and report.health.success:
+            return None
+        if sequence == 0 and not report.health.stuck:
+            return None
+        self._seen = sequence
+        return report
+
+
+class LogReader:
+    """Tails and understands in the log worker's thread; batches wait here until the tick takes them."""
+
+    def __init__(self, tail: TailSource, logs: RunLogs, clock: Clock) -> None:
+        self._tail = tail
+        self._logs = logs
+        self._clock = clock
+        self._batches: deque[LogBatch] = deque()
+
+    def collect(self) -> None:
+        """Read what is new and understand it."""
+        chunks = self._tail.collect()
+        self._batches.extend(self._logs.consume(chunks, self._clock.now()))
+
+    def replace(self, logs: RunLogs) -> None:
+        """Understand with other patterns from the next read on."""
+        self._logs = logs
+
+    def drain(self) -> tuple[LogBatch, ...]:
+        """All batches since the drain before, oldest first."""
+        taken = []
+        while self._batches:
+            taken.append(self._batches.popleft())
+        return tuple(taken)
+
+
+class Monitor:
+    """Owns the workers and the node's judgement. `view` is the newest picture; reading it never waits."""
+
+    def __init__(self, config: Config, options: ServeOptions, clock: Clock) -> None:
+        self._clock = clock
+        self._collectors = options.collectors
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ticked_seconds = clock.now()
+        self._tick_failing = False
+        self._lock = threading.Lock()  # tick against reconfigure; never held during I/O
+
+        self._state = StateFile(options.state_directory) if options.state_directory else None
+        self._node = Node(config, socket.gethostname(), self._state.load() if self._state else None)
+        self._view = self._node.observe(Observation(clock.now(), clock.wall_shift()))
+
+        self._gpu = GpuSource(NvmlDriver(), clock)
+        self._process_source = ProcessSource(clock, procfs=str(options.procfs), interesting=interesting)
+        self._tail = TailSource(clock, wake=lambda: self._log_worker.wake())
+        self._reader = LogReader(self._tail, RunLogs(_patterns(config)), clock)
+        self._checkpoint_source = CheckpointSource(clock)
+        self._log_worker: Worker[None] = self._worker("logs", self._reader.collect, LOG_SECONDS, LOG_DEADLINE_SECONDS)
+        self._processes = _News(
+            self._worker("processes", self._process_source.collect, PROCESS_SECONDS, PROCESS_DEADLINE_SECONDS)
+        )
+        self._checkpoints = _News(
+            self._worker(
+                "checkpoints", self._checkpoint_source.collect, CHECKPOINT_SECONDS, CHECKPOINT_DEADLINE_SECONDS
+            )
+        )
+        self._saver: Worker[None] = self._worker("state", self._save, SAVE_SECONDS, STATE_DEADLINE_SECONDS)
+
+    def _worker(self, name: str, collect: Any, interval_seconds: float, deadline_seconds: float) -> Worker[Any]:
+        return Worker(
+            name, collect, interval_seconds=interval_seconds, deadline_seconds=deadline_seconds, clock=self._clock
+        )
+
+    def start(self) -> None:
+        """Start the sources and the tick; returns at once, whatever hangs."""
+        if "gpu" in self._collectors:
+            self._gpu.start()
+        for worker in self._workers():
+            worker.start()
+        if self._state:
+            self._saver.start()
+        self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask everything to end and keep what was learnt; never waits for a source."""
+        self._stop.set()
+        self._gpu.stop()
+        for worker in self._workers():
+            worker.stop()
+        self._saver.stop()
+        if self._state:
+            # in a thread of its own with a short wait, because the state directory may hang too
+            last = threading.Thread(target=self._save, name="last-save", daemon=True)
+            last.start()
+            last.join(timeout=1.0)
+
+    def view(self) -> NodeView:
+        """The newest picture, with the sources' health of this moment.
+
+        Without a tick for a minute there is no data any more: a frozen exporter must not look like a frozen run.
+        """
+        view = self._view
+        if not self.healthy():
+            view = NodeView(self._clock.now(), self._clock.wall_shift())
+        return dataclasses.replace(view, health=self._health())
+
+    def ready(self) -> bool:
+        """Whether every enabled source has answered or failed once."""
+        health = self._health()
+        return all(
+            health[name].duration_seconds is not None or health[name].error is not None for name in self._collectors
+        )
+
+    def healthy(self) -> bool:
+        """Whether the tick runs; never depends on a source."""
+        return self._clock.now() - self._ticked_seconds < HEALTHY_SECONDS
+
+    def reload(self, config: Config) -> None:
+        """Take over a checked configuration."""
+        with self._lock:
+            self._node.reconfigure(config)
+        self._reader.replace(RunLogs(_patterns(config)))
+
+    def tick(self) -> None:
+        """One observation of the node; does no I/O."""
+        now = self._clock.now()
+        observation = Observation(
+            time_seconds=now,
+            wall_shift_seconds=self._clock.wall_shift(),
+            gpu=self._gpu.drain() if "gpu" in self._collectors else None,
+            processes=self._processes.take(),
+            logs=self._log_report(),
+            checkpoints=self._checkpoints.take(),
+        )
+        with self._lock:
+            self._view = self._node.observe(observation)
+        self._tail.follow(self._node.log_targets())
+        self._checkpoint_source.watch(self._node.checkpoint_targets())
+        self._process_source.gpu_pids(self._node.gpu_pids())
+        self._ticked_seconds = now
+
+    def _log_report(self) -> Report[tuple[LogBatch, ...]] | None:
+        batches = self._reader.drain()
+        _, report = self._log_worker.latest()
+        if batches:
+            return Report(batches, report.health)
+        return None if report.health.success or not report.health.stuck else Report(None, report.health)
+
+    def _workers(self) -> list[Worker[Any]]:
+        named: dict[SourceName, Worker[Any]] = {
+            "processes": self._processes.worker,
+            "logs": self._log_worker,
+            "checkpoints": self._checkpoints.worker,
+        }
+        return [worker for name, worker in named.items() if name in self._collectors]
+
+    def _health(self) -> dict[SourceName, Health]:
+        health: dict[SourceName, Health] = {}
+        if "gpu" in self._collectors:
+            health["gpu"] = self._gpu.health()
+        for worker in self._workers():
+            health[worker.name] = worker.latest()[1].health  # type: ignore[index]  # workers are named by source
+        return health
+
+    def _save(self) -> None:
+        if self._state:
+            with self._lock:
+                memory = self._node.remember()
+            self._state.save(memory)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.tick()
+            except Exception:
+                # a fault of ours must not freeze the page unseen: the log says it once, /-/healthy turns after a minute
+                if not self._tick_failing:
+                    logger.exception("the judgement failed; the last picture stays until it works again")
+                self._tick_failing = True
+            else:
+                self._tick_failing = False
+            self._stop.wait(TICK_SECONDS)
+
+
+def _patterns(config: Config) -> dict[str, tuple[str, ...]]:
+    return {run.name: run.metrics for run in config.runs}
