@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fake_nvml.build import build as build_fake_nvml
 from training_exporter.model import GpuDevice, Health
 from training_exporter.runs.view import (
     CheckpointView,
@@ -41,6 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the stand-in for the NVIDIA driver library, for LD_LIBRARY_PATH."""
+    return build_fake_nvml(tmp_path_factory.mktemp("fake_nvml"))
 
 
 @pytest.fixture
