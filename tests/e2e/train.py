@@ -26,6 +26,7 @@ logger = logging.getLogger("trainer")
 
 
 def parse_arguments() -> argparse.Namespace:
+    """The command line, with options named as the real trainer names them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--save-path", type=Path, required=True)
@@ -152,12 +153,15 @@ class Trainer:
 
 
 def main() -> None:
+    """Train until told to finish."""
     handlers: list[logging.Handler] = [RichHandler()]
     logging.basicConfig(level=logging.INFO, format="%(message)s", datefmt="[%X]", handlers=handlers)
     torch.set_num_threads(1)
     arguments = parse_arguments()
     dist.init_process_group("gloo")
-    logger.info("Started distributed with local_rank=%s, world_size=%s", os.environ["LOCAL_RANK"], dist.get_world_size())
+    logger.info(
+        "Started distributed with local_rank=%s, world_size=%s", os.environ["LOCAL_RANK"], dist.get_world_size()
+    )
     Trainer(arguments).run()
     dist.destroy_process_group()
     if os.environ["RANK"] == "0":

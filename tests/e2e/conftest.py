@@ -1,0 +1,97 @@
+"""The parts of an end-to-end test as fixtures; every process they start is gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
+
+BUDGETS = {"idle": "20s", "validation": "20s", "checkpoint": "20s", "start": "60s", "progress": "600s"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _real_parts() -> None:
+    """Without the real parts these tests say nothing: skipped by name, an error in CI."""
+    missing = [name for name in ("prometheus", "promtool", "cc") if shutil.which(name) is None]
+    if importlib.util.find_spec("torch") is None:
+        missing.append("torch (make test TORCH=1)")
+    if missing:
+        reason = f"missing: {', '.join(missing)}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """Ends what was started, last first."""
+    with contextlib.ExitStack() as exits:
+        yield exits
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, fake_nvml: Path, stack: contextlib.ExitStack) -> GpuScript:
+    """Two fake GPUs at rest."""
+    script = GpuScript(tmp_path / "nvml-state", fake_nvml)
+    stack.callback(script.stop)
+    return script
+
+
+@pytest.fixture
+def start_job(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Job]:
+    """Start a training job of two ranks."""
+
+    def start(*arguments: str) -> Job:
+        job = Job(tmp_path / "job", *arguments)
+        stack.callback(job.stop)
+        return job
+
+    return start
+
+
+@pytest.fixture
+def start_exporter(tmp_path: Path, gpus: GpuScript, stack: contextlib.ExitStack) -> Callable[..., Exporter]:
+    """Start the exporter on the fake GPUs; with `run` its budgets are short and it has that name."""
+
+    def start(run: str | None = None, *, trainer: str = "train\\.py") -> Exporter:
+        arguments = []
+        if run:
+            config = {"runs": [{"name": run, "match": {"cmdline": trainer}, "budgets": BUDGETS}]}
+            (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
+            arguments = [f"--config.file={tmp_path / 'config.yml'}"]
+        exporter = Exporter(tmp_path, *arguments, env=gpus.environment())
+        stack.callback(exporter.stop)
+        return exporter
+
+    return start
+
+
+@pytest.fixture
+def start_prometheus(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Prometheus]:
+    """Start a Prometheus with the shipped rules that scrapes one exporter."""
+
+    def start(exporter: Exporter) -> Prometheus:
+        prometheus = Prometheus(tmp_path, [f"127.0.0.1:{exporter.port}"])
+        stack.callback(prometheus.stop)
+        return prometheus
+
+    return start
+
+
+@pytest.fixture
+def training(gpus: GpuScript, start_job: Callable[..., Job]) -> Job:
+    """A job that trains, its ranks on the two GPUs."""
+    job = start_job()
+    ranks = wait_until("two ranks", job.ranks, seconds=60)
+    gpus.play("idle", [rank.pid for rank in ranks])
+    job.wait_for_line("global_step=5")
+    gpus.play("train")
+    return job
