@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from training_exporter.logs import RunLogs
@@ -103,7 +104,7 @@ class Monitor:
 
         self._gpu = GpuSource(NvmlDriver(), clock)
         self._process_source = ProcessSource(clock, procfs=str(options.procfs), interesting=interesting)
-        self._tail = TailSource(clock, wake=lambda: self._log_worker.wake())
+        self._tail = TailSource(clock, wake=self._wake_logs)
         self._reader = LogReader(self._tail, RunLogs(_patterns(config)), clock)
         self._checkpoint_source = CheckpointSource(clock)
         self._log_worker: Worker[None] = self._worker("logs", self._reader.collect, LOG_SECONDS, LOG_DEADLINE_SECONDS)
@@ -117,7 +118,7 @@ class Monitor:
         )
         self._saver: Worker[None] = self._worker("state", self._save, SAVE_SECONDS, STATE_DEADLINE_SECONDS)
 
-    def _worker(self, name: str, collect: Any, interval_seconds: float, deadline_seconds: float) -> Worker[Any]:
+    def _worker(self, name: str, collect: Callable[[], Any], interval_seconds: float, deadline_seconds: float) -> Worker[Any]:
         return Worker(
             name, collect, interval_seconds=interval_seconds, deadline_seconds=deadline_seconds, clock=self._clock
         )
@@ -190,6 +191,9 @@ class Monitor:
         self._checkpoint_source.watch(self._node.checkpoint_targets())
         self._process_source.gpu_pids(self._node.gpu_pids())
         self._ticked_seconds = now
+
+    def _wake_logs(self) -> None:
+        self._log_worker.wake()
 
     def _log_report(self) -> Report[tuple[LogBatch, ...]] | None:
         batches = self._reader.drain()
