@@ -148,6 +148,9 @@ class ProcessRecord:
     context_switches: int | None = None
     wait_channel: str | None = None
 
+    root: str = "/"  # /proc/PID/root where its mounts are not the exporter's; read once
+    input_pipe: str | None = None  # "pipe:[123]" where descriptor 0 is the reading end of one (tee); read once
+
     @property
     def key(self) -> tuple[int, int]:
         """Identity that survives PID reuse."""
@@ -162,6 +165,7 @@ class ProcessTable:
     processes: Mapping[int, ProcessRecord]
     complete: bool = True  # False where other users' processes could not be read (no rights)
     oom_kills: int | None = None
+    host_pids: bool = True  # False in a PID namespace of its own: the driver's PIDs mean nothing here
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,7 @@ class DiscoveredRun:
     hints: tuple[str, ...] = ()  # for a person, e.g. "output goes to a terminal: | tee FILE"
     error_files: tuple[str, ...] = ()  # TORCHELASTIC_ERROR_FILE of the ranks, absolute
     provisional: bool = False  # no launcher and not configured: a run only once a step, epoch or checkpoint was seen
+    extra_gpus: tuple[str, ...] = ()  # held by the run's processes beyond one per rank (model parallel, notebooks)
 
 
 # --- logs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,300 @@
+"""The processes of this node that belong to a run, found at the price of one directory listing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from training_exporter.clock import Clock
+from training_exporter.model import ProcessRecord, ProcessTable
+from training_exporter.sources import procfs as proc
+from training_exporter.sources.identity import ENVIRONMENT_KEYS, Details, Identity, read_details, read_identity
+from training_exporter.sources.offload import Offload
+
+SETTLE_SECONDS = 5.0  # a command read before this age may be that of the parent, between fork and exec
+REFRESH_SECONDS = 20.0  # descriptors: a checkpoint is open only while it is written
+ROTATION = 16  # unrelated processes whose `stat` is read again each tick, one after the other
+READ_DEADLINE_SECONDS = 0.5  # of one process's files
+
+NOTHING = Details(io=None, context_switches=None, wait_channel=None, position=None, descriptors=None)
+
+Interesting = Callable[[Mapping[int, ProcessRecord]], set[int]]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A process as the source remembers it; of an unrelated one no more than stat and command."""
+
+    inode: int
+    record: ProcessRecord
+    first_seen_seconds: float
+    judged_name: str = ""  # the name it had when its command was read last; "" before that
+    identified: bool = False  # environment, descriptors and the like were read since
+    denied: bool = False
+    refreshed_seconds: float = 0.0  # when its descriptors were read last
+
+
+class ProcessSource:
+    """Follows the processes that `interesting` picks, their descendants and ancestors, and the holders of GPUs.
+
+    `interesting` sees only what is new or changed and decides by each record alone: first with the command, then,
+    for those it picked, with the environment too. Everything else costs its line in the listing of `procfs`, one
+    `stat` and one command line when it appears, and its turn in a slow rotation that notices an exec.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        procfs: str = "/proc",
+        interesting: Interesting,
+        environment_keys: Collection[str] = (),
+    ) -> None:
+        self._clock = clock
+        self._procfs = procfs
+        self._interesting = interesting
+        self._keys = ENVIRONMENT_KEYS.union(environment_keys)
+        self._entries: dict[int, _Entry] = {}
+        self._members: set[int] = set()
+        self._context: set[int] = set()  # ancestors of members
+        self._unsettled: set[int] = set()
+        self._unread: set[int] = set()  # whose command is still to be read
+        self._gpu_pids: frozenset[int] = frozenset()
+        self._rotation: list[int] = []
+        self._arrived = False
+        self._offload: Offload[int] = Offload("source-processes-read", deadline_seconds=READ_DEADLINE_SECONDS)
+        self._host_pids = proc.in_host_namespace(procfs)
+
+    def gpu_pids(self, pids: Collection[int]) -> None:
+        """Say which processes hold a GPU, as the driver lists them; they and their descendants are followed."""
+        self._gpu_pids = frozenset(pids) if self._host_pids else frozenset()
+
+    def collect(self) -> ProcessTable:
+        """One tick; raises OSError where `procfs` itself cannot be listed."""
+        now = self._clock.now()
+        listed = dict(proc.list_processes(self._procfs))
+        self._forget(self._entries.keys() - listed.keys())
+        self._meet_new(listed, now)
+        self._look_again(now)
+        self._admit(self._pick(self._read_commands(), now), now)
+        self._read_details(now)
+        shown = self._members | self._context
+        return ProcessTable(
+            time_seconds=now,
+            processes={pid: self._entries[pid].record for pid in shown},
+            complete=1 in listed and not any(self._entries[pid].denied for pid in self._members),
+            oom_kills=self._oom_kills(),
+            host_pids=self._host_pids,
+        )
+
+    def _forget(self, gone: Iterable[int]) -> None:
+        for pid in gone:
+            del self._entries[pid]
+            for group in (self._members, self._context, self._unsettled, self._unread):
+                group.discard(pid)
+
+    def _meet_new(self, listed: Mapping[int, int], now: float) -> None:
+        entries = self._entries
+        for pid, inode in listed.items():
+            entry = entries.get(pid)
+            if entry is None or entry.inode != inode:
+                self._meet(pid, inode, now)
+
+    def _look_again(self, now: float) -> None:
+        """At members, at the newcomers that had time to settle, and at the next few of all the others."""
+        if not self._rotation:
+            self._rotation = list(self._entries)
+        due = self._members | {self._rotation.pop() for _ in range(min(ROTATION, len(self._rotation)))}
+        ripe = {pid for pid in self._unsettled if now - self._entries[pid].first_seen_seconds >= SETTLE_SECONDS}
+        for pid in (due | ripe) & self._entries.keys():
+            self._meet(pid, self._entries[pid].inode, now)
+        self._unread |= ripe & self._entries.keys()
+        self._unsettled -= ripe
+
+    def _meet(self, pid: int, inode: int, now: float) -> None:
+        """Read `stat`: a newcomer (a reused PID too) starts anew, a known one gets what may change."""
+        try:
+            stat = proc.parse_stat(proc.read_file(f"{self._procfs}/{pid}/stat"))
+        except OSError:
+            return  # gone since the listing, or hidden
+        entry = self._entries.get(pid)
+        if entry is None or entry.record.start_ticks != stat.start_ticks:
+            self._forget({pid} & self._entries.keys())
+            self._entries[pid] = _Entry(inode, _newcomer(pid, stat, now), now)
+            self._unread.add(pid)
+            self._unsettled.add(pid)
+            self._arrived = True
+            return
+        entry.inode = inode
+        if entry.record.name != stat.name:
+            self._unread.add(pid)
+        if pid in self._members or entry.record.name != stat.name:
+            entry.record = _moved_on(entry.record, stat)
+
+    def _read_commands(self) -> set[int]:
+        """Read the commands that are due; the PIDs whose record is new or changed by it.
+
+        A zombie has none any more. In D state the read could block, so it waits.
+        """
+        states = {pid: self._entries[pid].record.state for pid in self._unread}
+        commands = self._offload.run(
+            (pid, partial(proc.read_file, f"{self._procfs}/{pid}/cmdline"))
+            for pid, state in states.items()
+            if state not in {"disk_sleep", "zombie"}
+        )
+        waiting = self._offload.stuck | {pid for pid, state in states.items() if state == "disk_sleep"}
+        done = self._unread - waiting
+        self._unread &= waiting
+        return {pid for pid in done if self._note_command(self._entries[pid], commands.get(pid))}
+
+    @staticmethod
+    def _note_command(entry: _Entry, data: bytes | None) -> bool:
+        """Keep a command that was read; whether the process is to be judged (again)."""
+        command = (proc.parse_command(data) if data is not None else None) or entry.record.command
+        if command == entry.record.command and entry.judged_name == entry.record.name:
+            return False
+        entry.record = replace(entry.record, command=command)
+        entry.judged_name, entry.identified = entry.record.name, False
+        return True
+
+    def _pick(self, changed: set[int], now: float) -> set[int]:
+        """PIDs that belong to a run or hold a GPU: judged by the command, then with the environment too."""
+        likely = self._interesting({pid: self._entries[pid].record for pid in changed}) & changed
+        self._identify(likely, now)
+        picked = self._interesting({pid: self._entries[pid].record for pid in likely}) & likely
+        return picked | (self._gpu_pids & self._entries.keys())
+
+    def _admit(self, picked: set[int], now: float) -> None:
+        """Make members of the picked and of everything below a member; keep their ancestors as context."""
+        if self._arrived or not picked <= self._members:
+            self._members = self._below(picked | self._members)
+            self._arrived = False
+        self._context = self._above(self._members) - self._members
+        self._identify(self._members | self._context, now)
+
+    def _below(self, roots: set[int]) -> set[int]:
+        children: dict[int, list[int]] = {}
+        for pid, entry in self._entries.items():
+            children.setdefault(entry.record.parent_pid, []).append(pid)
+        found: set[int] = set()
+        todo = list(roots)
+        while todo:
+            pid = todo.pop()
+            if pid not in found:
+                found.add(pid)
+                todo += children.get(pid, ())
+        return found
+
+    def _above(self, pids: set[int]) -> set[int]:
+        found: set[int] = set()
+        for pid in pids:
+            parent = self._entries[pid].record.parent_pid
+            while parent > 1 and parent not in found and parent in self._entries:
+                found.add(parent)
+                parent = self._entries[parent].record.parent_pid
+        return found
+
+    def _identify(self, pids: set[int], now: float) -> None:
+        due = [pid for pid in pids if not (entry := self._entries[pid]).identified and _readable(entry.record)]
+        answers = self._offload.run((pid, partial(read_identity, self._procfs, pid, self._keys)) for pid in due)
+        for pid, identity in answers.items():
+            entry = self._entries[pid]
+            entry.record = _identified(entry.record, identity)
+            entry.identified, entry.denied, entry.refreshed_seconds = True, identity.denied, now
+
+    def _read_details(self, now: float) -> None:
+        jobs = []
+        for pid in self._members:
+            entry = self._entries[pid]
+            if entry.record.state != "zombie":
+                calm = entry.record.state != "disk_sleep"
+                refresh = calm and entry.identified and now - entry.refreshed_seconds >= REFRESH_SECONDS
+                jobs.append((pid, partial(read_details, self._procfs, pid, output=calm, descriptors=refresh)))
+        answers = self._offload.run(jobs)
+        for pid in self._members:
+            entry = self._entries[pid]
+            details = answers.get(pid, NOTHING)
+            if details.descriptors is not None:
+                entry.refreshed_seconds = now
+            entry.record = _detailed(entry.record, details)
+
+    def _oom_kills(self) -> int | None:
+        try:
+            return proc.parse_oom_kills(proc.read_file(f"{self._procfs}/vmstat"))
+        except OSError:
+            return None
+
+
+def _newcomer(pid: int, stat: proc.Stat, now: float) -> ProcessRecord:
+    # By age and not by boot time: that has a resolution of a second, and the steady clock does not count suspension.
+    age_seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / proc.TICKS_PER_SECOND
+    return _moved_on(
+        ProcessRecord(pid, stat.start_ticks, now - age_seconds, stat.parent_pid, stat.session_id, stat.name), stat
+    )
+
+
+def _moved_on(record: ProcessRecord, stat: proc.Stat) -> ProcessRecord:
+    return replace(
+        record,
+        parent_pid=stat.parent_pid,
+        session_id=stat.session_id,
+        name=stat.name,
+        state=stat.state,
+        cpu_seconds=stat.cpu_ticks / proc.TICKS_PER_SECOND,
+        major_faults=stat.major_faults,
+    )
+
+
+def _readable(record: ProcessRecord) -> bool:
+    return record.state not in {"disk_sleep", "zombie"}
+
+
+def _identified(record: ProcessRecord, identity: Identity) -> ProcessRecord:
+    """Add what was read once. A process that rewrote its title spoilt its environment: what was known stays."""
+    environment = record.environment
+    if identity.environment is not None:
+        environment = {**(environment or {}), **identity.environment}
+    return _described(
+        replace(
+            record,
+            environment=environment,
+            working_directory=identity.working_directory or record.working_directory,
+            uid=identity.status.uid,
+            gid=identity.status.gid,
+            cgroup=identity.cgroup,
+            namespace_pid=identity.status.namespace_pid,
+            root=identity.root,
+        ),
+        identity.descriptors,
+    )
+
+
+def _described(record: ProcessRecord, descriptors: proc.Descriptors | None) -> ProcessRecord:
+    if descriptors is None:
+        return record
+    return replace(
+        record,
+        outputs=descriptors.outputs,
+        open_files=descriptors.open_files,
+        input_pipe=descriptors.input_pipe,
+    )
+
+
+def _detailed(record: ProcessRecord, details: Details) -> ProcessRecord:
+    io = details.io
+    record = _described(record, details.descriptors)
+    return replace(
+        record,
+        read_bytes=None if io is None else io.read_bytes,
+        written_bytes=None if io is None else io.written_bytes,
+        storage_read_bytes=None if io is None else io.storage_read_bytes,
+        storage_written_bytes=None if io is None else io.storage_written_bytes,
+        context_switches=details.context_switches,
+        wait_channel=details.wait_channel,
+        outputs=tuple(
+            replace(target, position=details.position) if target.descriptor == 1 else target
+            for target in record.outputs
+        ),
+    )
