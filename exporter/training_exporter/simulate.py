@@ -1,0 +1,94 @@
+"""`simulate`: a scenario on a virtual clock through everything behind the sources, without waiting."""
+
+from __future__ import annotations
+
+import json as jsons
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from training_exporter.documents import DocumentError
+from training_exporter.metrics import families
+from training_exporter.recording import Recording
+from training_exporter.runs.view import NodeView
+from training_exporter.scenario.load import load
+from training_exporter.scenario.play import EPOCH_SECONDS
+from training_exporter.scenario.playback import Playback
+from training_exporter.scenario.records import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A run entered another state, or the same with another cause, `at_seconds` after the scenario's start."""
+
+    at_seconds: int
+    run: str
+    state: str
+    cause: str
+    sentence: str
+
+    def as_json(self) -> str:
+        """One line."""
+        words = {"t": self.at_seconds, "run": self.run, "state": self.state, "cause": self.cause}
+        return jsons.dumps(words, ensure_ascii=False)
+
+    def as_text(self) -> str:
+        """One line for a person."""
+        minutes, seconds = divmod(self.at_seconds, 60)
+        state = f"{self.state} ({self.cause})" if self.cause else self.state
+        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}  {self.run}  {state:<20}  {self.sentence}".rstrip()
+
+
+class Changes:
+    """Notices from one picture of the node to the next what changed."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, str]] = {}
+
+    def between(self, view: NodeView, at_seconds: int) -> Iterator[Change]:
+        """What is different from the picture before; a run that is forgotten becomes absent."""
+        verdicts = {run.name: run.verdict for run in view.runs}
+        for name, verdict in verdicts.items():
+            if self._last.get(name) != (verdict.state, verdict.cause):
+                self._last[name] = verdict.state, verdict.cause
+                yield Change(at_seconds, name, verdict.state, verdict.cause, verdict.sentence)
+        for name in [name for name, known in self._last.items() if name not in verdicts and known != ("absent", "")]:
+            self._last[name] = "absent", ""
+            yield Change(at_seconds, name, "absent", "", "forgotten")
+
+
+def play(scenario: Scenario) -> Iterator[tuple[int, NodeView, bool]]:
+    """Per second from the start on: its number, the picture of the node, and whether the exporter can be scraped."""
+    playback = Playback(scenario)
+    while not playback.player.ended:
+        second = playback.player.second
+        view = playback.advance()
+        yield second, view, playback.player.scraped
+
+
+def run(file: Path, *, json: bool, openmetrics: Path | None, interval_seconds: float, out: TextIO) -> int:
+    """Play `file`, print the changes to `out` and leave the series in `openmetrics`.
+
+    Exit status: 0, or 1 for a scenario that cannot be read, with every fault on the error output. Raises OSError
+    when `openmetrics` cannot be written.
+    """
+    try:
+        scenario = load(file)
+    except (OSError, DocumentError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    changes, recording, scrapes = Changes(), Recording(), 0
+    for second, view, scraped in play(scenario):
+        out.writelines(
+            f"{change.as_json() if json else change.as_text()}\n" for change in changes.between(view, second)
+        )
+        if openmetrics and second >= scrapes * interval_seconds:
+            scrapes += 1
+            if scraped:
+                recording.add(EPOCH_SECONDS + second, families(view))
+    if openmetrics:
+        with openmetrics.open("w", encoding="utf-8") as file_out:
+            recording.write(file_out)
+    return 0
