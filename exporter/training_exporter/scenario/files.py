@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 
 from training_exporter.model import CheckpointTarget, DirectoryListing, FileEntry
-from training_exporter.runs.layouts import writing_order
+from training_exporter.runs.layouts import marker_text, writing_order
 from training_exporter.scenario.records import Checkpoint, Segment
 
 # The run's own settings, there from the start: a directory that holds only this holds no checkpoint.
@@ -67,24 +67,28 @@ class _Writing:
         self.checkpoint = checkpoint
         self.ended = False
         self._start_seconds = start_seconds + checkpoint.at_seconds
-        self._coming = list(writing_order(checkpoint.layout, checkpoint.name, checkpoint.bytes))
+        self._coming = [
+            (path, size) for path, size, _ in writing_order(checkpoint.layout, checkpoint.name, checkpoint.bytes)
+        ]
         self._total_bytes = sum(size for _, size in self._coming)
-        self._written_bytes = 0
+        self._due_bytes = 0
+        self._whole_bytes = 0  # in the files that are no longer in `_coming`
 
     def advance(self, at_seconds: float, now: float, files: dict[str, FileEntry]) -> int:
         """Write up to what is due; the number of bytes that took."""
         share = (at_seconds - self._start_seconds) / self.checkpoint.takes_seconds
         limit = 0.5 if self.checkpoint.partial else 1.0
         self.ended = share >= limit
-        budget = due = round(self._total_bytes * max(0.0, min(share, limit))) - self._written_bytes
-        while self._coming and share > 0:
+        due = round(self._total_bytes * max(0.0, min(share, limit)))
+        while self._coming and due > self._whole_bytes:
             path, size = self._coming[0]
-            there = files[path].bytes if path in files else 0
-            written = min(budget, size - there)
-            files[path] = FileEntry(path, there + written, now)
-            budget -= written
-            if there + written < size or (not budget and not self.ended):
+            written = min(size, due - self._whole_bytes)
+            whole = written == size
+            text = marker_text(path, self.checkpoint.name) if whole else None
+            files[path] = FileEntry(path, written, now, text=text)
+            if not whole:
                 break
+            self._whole_bytes += size
             self._coming.pop(0)
-        self._written_bytes += due
-        return due
+        grown, self._due_bytes = due - self._due_bytes, due
+        return grown

@@ -13,10 +13,11 @@ import voluptuous as vol
 from training_exporter.config import duration_seconds
 from training_exporter.documents import mapping
 from training_exporter.model import SOURCES
+from training_exporter.runs.layout_table import WRITING
 from training_exporter.scenario.records import Span
 
 STATES = ("running", "sleeping", "disk_sleep", "stopped", "zombie", "gone")
-LAYOUTS = ("speculators", "hf", "deepspeed", "megatron", "dcp", "lightning", "file")
+LAYOUTS = tuple(WRITING)
 
 _DURATION = re.compile(r"([0-9.]+)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
