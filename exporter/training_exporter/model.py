@@ -98,7 +98,7 @@ class GpuSample:
     clock_events_known: frozenset[str] = frozenset()  # every reason that this driver can report
     processes: tuple[GpuProcess, ...] | None = None
     xids: tuple[XidEvent, ...] = ()  # new since the sample before
-    lost: bool = False  # the driver says lost, or the device vanished; nothing else is set then
+    lost: bool = False  # the driver says lost, or the device vanished; nothing but xids is set then
 
 
 # --- processes -------------------------------------------------------------------------------------------------
