@@ -25,6 +25,7 @@ class _Directory:
 
     listing: DirectoryListing
     judgement: Judgement | None = None  # None until it could be read once
+    judged_seconds: float | None = None
 
 
 class CheckpointTracker:
@@ -40,7 +41,7 @@ class CheckpointTracker:
         self._directories: dict[tuple[str, str], _Directory] = {}
         self._completed_wall: dict[str, float] = {}
         self._intervals: dict[str, deque[float]] = {}
-        self._growth: dict[tuple[str, str, str], float] = {}
+        self._noted: dict[tuple[str, str], float] = {}  # path of a checkpoint -> its time when it was noted
         for kind, values in (intervals or {}).items():
             self._intervals[kind] = deque(values, INTERVALS)
 
@@ -49,11 +50,15 @@ class CheckpointTracker:
         key = (listing.target.root, posixpath.normpath(listing.target.path))
         directory = self._directories.setdefault(key, _Directory(listing))
         directory.listing = listing
-        if not _usable(listing):
-            return
+        if not _usable(listing) or listing.time_seconds == directory.judged_seconds:
+            return  # the same look a second time is no second look
+        directory.judged_seconds = listing.time_seconds
         before, directory.judgement = directory.judgement, judge(listing, directory.judgement)
         if before is not None:
-            self._compare(key, before, directory.judgement, listing)
+            self._grow(before, directory.judgement, listing)
+        for checkpoint in directory.judgement.checkpoints:
+            if checkpoint.complete and self._is_new(_place(listing, checkpoint), checkpoint) and checkpoint.changed:
+                self._complete(checkpoint, listing)
 
     def view(self, now_seconds: float) -> CheckpointView | None:
         """What is known at `now_seconds` (steady scale); None while no directory can be read."""
@@ -107,26 +112,23 @@ class CheckpointTracker:
         """What was learnt, by kind of name, for the next start of the exporter."""
         return {kind: list(values) for kind, values in self._intervals.items() if values}
 
-    def _compare(self, key: tuple[str, str], before: Judgement, after: Judgement, listing: DirectoryListing) -> None:
+    def _grow(self, before: Judgement, after: Judgement, listing: DirectoryListing) -> None:
         old = {checkpoint.path: checkpoint for checkpoint in before.checkpoints}
+        newest = max((checkpoint.newest_seconds for checkpoint in before.checkpoints), default=0.0)
         if after.event_bytes > before.event_bytes:
             self.event_files_growth_seconds = listing.time_seconds
         for checkpoint in after.checkpoints:
             known = old.get(checkpoint.path)
+            if known is None and listing.truncated and checkpoint.newest_seconds <= newest:
+                continue  # it was there before, beyond the limit of what is listed
             if _grew(known, checkpoint):
                 self.last_growth_seconds = listing.time_seconds
-            if checkpoint.complete and checkpoint.changed and self._is_new(key, known, checkpoint):
-                self._complete(checkpoint, listing)
 
-    def _is_new(self, key: tuple[str, str], known: Checkpoint | None, checkpoint: Checkpoint) -> bool:
-        """Whether this completion was not counted yet: a slow rank may finish after it, and links may show it twice."""
-        path = (*key, checkpoint.path)
-        counted = self._growth.get(path)
-        if known is not None and known.complete and counted is None and known.wall_seconds == checkpoint.wall_seconds:
+    def _is_new(self, place: tuple[str, str], checkpoint: Checkpoint) -> bool:
+        """Whether this completion was not noted yet: slow ranks may write after it, two directories may show it."""
+        if self._noted.get(place) == checkpoint.wall_seconds:
             return False
-        if counted == checkpoint.wall_seconds:
-            return False
-        self._growth[path] = checkpoint.wall_seconds
+        self._noted[place] = checkpoint.wall_seconds
         return True
 
     def _complete(self, checkpoint: Checkpoint, listing: DirectoryListing) -> None:
@@ -143,13 +145,16 @@ class CheckpointTracker:
         standing: dict[tuple[str, str], tuple[DirectoryListing, Checkpoint]] = {}
         for item in sorted(known, key=lambda item: len(item.listing.target.path)):
             for checkpoint in item.judgement.checkpoints if item.judgement else ():
-                path = posixpath.normpath(posixpath.join(item.listing.target.path, checkpoint.path))
-                standing.setdefault((item.listing.target.root, path), (item.listing, checkpoint))
+                standing.setdefault(_place(item.listing, checkpoint), (item.listing, checkpoint))
         return list(standing.values())
 
 
 def _usable(listing: DirectoryListing) -> bool:
     return listing.readable and not listing.stuck
+
+
+def _place(listing: DirectoryListing, checkpoint: Checkpoint) -> tuple[str, str]:
+    return listing.target.root, posixpath.normpath(posixpath.join(listing.target.path, checkpoint.path))
 
 
 def _grew(known: Checkpoint | None, checkpoint: Checkpoint) -> bool:

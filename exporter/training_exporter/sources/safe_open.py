@@ -168,7 +168,7 @@ def _refuses(owner: Owner | None, status: os.stat_result, wanted: int) -> bool:
 def _require_plain(status: os.stat_result, owner: Owner | None, name: str) -> None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise OSError(errno.EINVAL, "neither a regular file nor a directory", name)
-    if _refuses(owner, status, 4):
+    if _refuses(owner, status, 5 if stat.S_ISDIR(status.st_mode) else 4):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
 
