@@ -19,9 +19,13 @@ class _Family:
 
 
 class Recording:
-    """Keeps every sample of every scrape, by family and series, as OpenMetrics wants them together."""
+    """Keeps every sample of every scrape, by family and series, as OpenMetrics wants them together.
 
-    def __init__(self) -> None:
+    `labels` go on every series, like those that a scrape adds.
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self._labels = dict(labels or {})
         self._families: dict[str, _Family] = {}
         self._names: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
 
@@ -42,11 +46,16 @@ class Recording:
                 out.writelines(lines)
         out.write("# EOF\n")
 
+    def __bool__(self) -> bool:
+        return bool(self._families)
+
     def _name(self, name: str, labels: Mapping[str, str]) -> str:
         key = (name, tuple(labels.items()))
         known = self._names.get(key)
         if known is None:
-            words = ",".join(f'{label}="{value.translate(_ESCAPES)}"' for label, value in labels.items())
+            words = ",".join(
+                f'{label}="{value.translate(_ESCAPES)}"' for label, value in {**labels, **self._labels}.items()
+            )
             known = self._names[key] = f"{name}{{{words}}}" if words else name
         return known
 

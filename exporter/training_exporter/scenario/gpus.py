@@ -62,6 +62,7 @@ class GpuModel:
             self._joules[number] += moment.watts
 
     def _physical(self, number: int, gpu: Gpu, moment: Moment, now: float) -> GpuSample:
+        # in MIG mode the driver tells no utilisation, and memory and processes of the instances only
         return GpuSample(
             time_seconds=now,
             device=self._devices[number],
@@ -70,18 +71,17 @@ class GpuModel:
             power_watts=moment.watts,
             power_limit_watts=self._hardware.limit_watts,
             energy_joules=self._joules[number],
-            memory_used_bytes=round((moment.memory_mib + moment.other_mib) * MIB),
-            memory_total_bytes=round(self._hardware.memory_total_mib * MIB),
+            memory_used_bytes=None if self._mig else round((moment.memory_mib + moment.other_mib) * MIB),
+            memory_total_bytes=None if self._mig else round(self._hardware.memory_total_mib * MIB),
             temperature_celsius=moment.temp_c,
             sm_clock_hertz=None if moment.sm_mhz is None else moment.sm_mhz * 1e6,
             clock_events=gpu.clock_events,
             clock_events_known=CLOCK_EVENTS | gpu.clock_events,
-            processes=() if self._mig else self._holders(number, moment),
+            processes=None if self._mig else self._holders(number, moment),
             xids=self._new_xids(number, now),
         )
 
     def _part(self, number: int, moment: Moment, now: float) -> GpuSample:
-        # NVML tells no utilisation, power or clock of a MIG instance
         return GpuSample(
             time_seconds=now,
             device=self._instances[number],

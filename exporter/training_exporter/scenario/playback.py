@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from training_exporter.runs.node import Node
 from training_exporter.runs.view import NodeView
-from training_exporter.scenario.play import HOST, Player
+from training_exporter.scenario.play import EPOCH_SECONDS, HOST, Player
 from training_exporter.scenario.records import Scenario
 
 
 class Playback:
     """One exporter that watches the node of one scenario."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.player = Player(scenario)
+    def __init__(self, scenario: Scenario, epoch_seconds: float = EPOCH_SECONDS) -> None:
+        self.player = Player(scenario, epoch_seconds=epoch_seconds)
         self._node = Node(self.player.config(), HOST, None)
 
     def advance(self) -> NodeView:
