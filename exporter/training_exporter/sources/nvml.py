@@ -188,7 +188,9 @@ class NvmlDriver:
             try:
                 data = pynvml.nvmlEventSetWait(self._events, milliseconds)
             except pynvml.NVMLError as error:
-                if error.value != pynvml.NVML_ERROR_TIMEOUT and not events:
+                if error.value in _NO_VALUE:
+                    self._events = None  # this driver tells no events
+                elif error.value != pynvml.NVML_ERROR_TIMEOUT and not events:
                     raise _translated(error) from None
                 break
             milliseconds = 0
@@ -242,15 +244,15 @@ class NvmlDriver:
             for pid, used in sorted(memory.items())
         )
 
-    def _sm_ratios(self, reader: _Reader, device: GpuDevice) -> dict[int, float] | None:
+    def _sm_ratios(self, reader: _Reader, device: GpuDevice) -> dict[int, float | None] | None:
         """Share of the SMs by PID, from the newest sample of each since the last call; None = no samples."""
         since = self._sampled_microseconds.get(device.uuid, 0)
         samples = reader.ask("nvmlDeviceGetProcessUtilization", since)
         if not samples:
             return None
         self._sampled_microseconds[device.uuid] = max(sample.timeStamp for sample in samples)
-        newest = sorted((sample for sample in samples if sample.smUtil <= MAX_PERCENT), key=lambda s: s.timeStamp)
-        return {sample.pid: sample.smUtil / 100 for sample in newest}
+        newest_last = sorted(samples, key=lambda sample: sample.timeStamp)
+        return {sample.pid: _divided(sample.smUtil, MAX_PERCENT, 100) for sample in newest_last}
 
 
 def _call(function: str, *arguments: object) -> Any:  # noqa: ANN401  # the binding has no types
@@ -309,8 +311,9 @@ def _memory(reader: _Reader) -> tuple[int | None, int | None]:
 
 def _temperature(reader: _Reader) -> float | None:
     sensor = pynvml.NVML_TEMPERATURE_GPU
+    # The newer call is signed, so that its all ones read -1.
     celsius = reader.first(("nvmlDeviceGetTemperatureV", sensor), ("nvmlDeviceGetTemperature", sensor))
-    return None if celsius is None or not -MAX_CELSIUS < celsius < MAX_CELSIUS else float(celsius)
+    return float(celsius) if celsius is not None and 0 <= celsius <= MAX_CELSIUS else None
 
 
 def _clock_events(reader: _Reader) -> tuple[frozenset[str] | None, frozenset[str]]:
