@@ -9,11 +9,11 @@ MASK = "[redacted]"
 LONGEST_TEXT = 2000
 
 # The last words of a name whose value is a secret.
-_SECRET_WORD = (
+_SENSITIVE = (
     r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|secret[_-]?key|private[_-]?key|signing[_-]?key|secret|password|passwd"
     r"|passphrase|pwd|credentials?|authorization|auth|webhook(?:[_-]?url)?|signature|sig|token|cookie)"
 )
-_SECRET_NAME = re.compile(rf"-{{0,2}}(?:.*[_.-])?{_SECRET_WORD}", re.IGNORECASE)
+_SENSITIVE_NAME = re.compile(rf"-{{0,2}}(?:.*[_.-])?{_SENSITIVE}", re.IGNORECASE)
 # Words of language models that end like a secret's name and are none: pad_token=<pad>, seconds_per_token=...
 _MODEL_NAME = re.compile(
     r"(?:.*[_.-])?(?:pad|eos|bos|unk|mask|sep|cls|image|audio|video|special|next|first|last|start|end|stop|per|each|new)"
@@ -21,7 +21,7 @@ _MODEL_NAME = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(
-    rf"""(?P<name>(?<![\w.-])[\w.-]{{0,100}}?{_SECRET_WORD})(?P<sign>["']?\s{{0,2}}[=:]\s{{0,2}})"""
+    rf"""(?P<name>(?<![\w.-])[\w.-]{{0,100}}?{_SENSITIVE})(?P<sign>["']?\s{{0,2}}[=:]\s{{0,2}})"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&"')}\]]+)""",
     re.IGNORECASE,
 )
@@ -69,7 +69,7 @@ def _masked(line: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.fullmatch(name) is not None and _MODEL_NAME.fullmatch(name) is None
+    return _SENSITIVE_NAME.fullmatch(name) is not None and _MODEL_NAME.fullmatch(name) is None
 
 
 def _mask_value(found: re.Match[str]) -> str:

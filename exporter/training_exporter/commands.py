@@ -1,0 +1,214 @@
+"""What each command does with its parsed arguments; what only one command needs is imported in it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from training_exporter import config
+from training_exporter.documents import DocumentError
+from training_exporter.logging_setup import set_up_logging
+from training_exporter.metrics import ReloadState
+from training_exporter.model import SOURCES, SourceName
+from training_exporter.options import ServeOptions
+
+logger = logging.getLogger(__name__)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve metrics and the status page of this node.
+
+    No configuration is needed: launchers, workers, their logs, checkpoints and GPUs are found. SIGHUP reads the
+    configuration again, SIGTERM ends within two seconds.
+    """
+    from training_exporter.clock import SystemClock  # noqa: PLC0415 (only serve starts sources)
+    from training_exporter.monitor import Monitor  # noqa: PLC0415
+    from training_exporter.server import Server, ServerError  # noqa: PLC0415
+
+    set_up_logging(arguments.log_level, arguments.log_format)
+    options = serve_options(arguments)
+    try:
+        settings = config.load(options.config_file) if options.config_file else config.Config()
+        monitor = Monitor(settings, options, SystemClock())
+        configuration = Configuration(options.config_file, monitor)
+        server = Server(
+            options,
+            view=monitor.view,
+            ready=monitor.ready,
+            healthy=monitor.healthy,
+            reload=configuration.reload,
+            reload_state=configuration.state,
+        )
+        server.bind()
+    except (DocumentError, ServerError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    monitor.start()
+    try:
+        server.run()
+    finally:
+        monitor.stop()
+    return 0
+
+
+class Reloadable(Protocol):
+    """What takes over a configuration."""
+
+    def reload(self, settings: config.Config, /) -> None: ...
+
+
+class Configuration:
+    """The file of a running server: all of it is taken over or nothing."""
+
+    def __init__(self, path: Path | None, monitor: Reloadable) -> None:
+        self._path = path
+        self._monitor = monitor
+        self._lock = threading.Lock()
+        self._state = ReloadState(successful=True, success_seconds=time.time())
+
+    def state(self) -> ReloadState:
+        """How the last load went."""
+        return self._state
+
+    def reload(self) -> list[str]:
+        """Read the file again; its faults, and then the configuration before stays in force."""
+        with self._lock:
+            try:
+                settings = config.load(self._path) if self._path else config.Config()
+            except DocumentError as error:
+                logger.error("configuration is not taken over: %s", error)  # noqa: TRY400 (a message, not a bug of ours)
+                self._state = ReloadState(successful=False, success_seconds=self._state.success_seconds)
+                return str(error).splitlines()
+            self._monitor.reload(settings)
+            self._state = ReloadState(successful=True, success_seconds=time.time())
+            logger.info("configuration is taken over")
+            return []
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Tell whether the runs on this node are training, validating or dead, with the evidence.
+
+    Samples the node for a moment, or asks a running exporter by --url. Exit code: 0 fine or no run, 1 warning,
+    2 stalled, degraded or failed, 3 cannot tell.
+    """
+    from training_exporter import status as command  # noqa: PLC0415
+
+    set_up_logging("error", "logfmt")
+    options = command.StatusOptions(
+        seconds=arguments.seconds,
+        json=arguments.json,
+        url=arguments.url,
+        watch=arguments.watch,
+        stacks=arguments.stacks,
+        serve=ServeOptions(
+            config_file=arguments.config_file,
+            procfs=arguments.procfs,
+            collectors=_collectors(arguments),
+        ),
+    )
+    return command.run(options, sys.stdout)
+
+
+def parse_log(arguments: argparse.Namespace) -> int:
+    """Show what is read in a log: events, phases, metrics, known messages."""
+    from training_exporter import parse_log as command  # noqa: PLC0415
+
+    return command.run(arguments.file, json=arguments.json, out=sys.stdout)
+
+
+def check_config(arguments: argparse.Namespace) -> int:
+    """Name every fault of a configuration file with its key and line. Exit code: 0 if there is none, else 1."""
+    try:
+        config.load(arguments.file)
+    except DocumentError as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{arguments.file}: no fault found\n")
+    return 0
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Play a scenario on a virtual clock through everything behind the sources, and print the changes of state."""
+    from training_exporter import simulate as command  # noqa: PLC0415
+
+    return command.run(
+        arguments.scenario,
+        json=arguments.json,
+        openmetrics=arguments.openmetrics,
+        interval_seconds=arguments.interval,
+        out=sys.stdout,
+    )
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Serve a made-up run in real or sped-up time, so that anyone without a GPU sees metrics, page and alerts."""
+    from training_exporter import demo as command  # noqa: PLC0415
+
+    set_up_logging(arguments.log_level, arguments.log_format)
+    return command.run(
+        command.DemoOptions(
+            scenario=arguments.scenario,
+            speed=arguments.speed,
+            start_seconds=arguments.start,
+            serve=_web_options(arguments),
+            monitoring=arguments.monitoring,
+        ),
+        sys.stdout,
+    )
+
+
+def serve_options(arguments: argparse.Namespace) -> ServeOptions:
+    """The record of the flags of `serve`."""
+    web = _web_options(arguments)
+    return dataclasses.replace(
+        web,
+        config_file=arguments.config_file,
+        procfs=arguments.procfs,
+        state_directory=_state_directory(arguments.state_dir),
+        collectors=_collectors(arguments),
+    )
+
+
+def _web_options(arguments: argparse.Namespace) -> ServeOptions:
+    return ServeOptions(
+        listen_addresses=tuple(arguments.listen_addresses or arguments.default_addresses),
+        telemetry_path=arguments.telemetry_path,
+        web_config_file=arguments.web_config_file,
+        max_requests=arguments.max_requests,
+        max_connections=arguments.max_connections,
+        enable_lifecycle=arguments.enable_lifecycle,
+        show_log_text=arguments.show_log_text,
+    )
+
+
+def _collectors(arguments: argparse.Namespace) -> frozenset[SourceName]:
+    return frozenset(name for name in SOURCES if getattr(arguments, f"collector_{name}"))
+
+
+def _state_directory(chosen: Path | None) -> Path | None:
+    """The directory to keep memory in, made if need be; None, with a warning, where that cannot be."""
+    if chosen is None:
+        chosen = _usual_state_directory()
+    try:
+        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable = os.access(chosen, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        logger.warning("nothing is kept over a restart: %s cannot be written (--state.dir)", chosen)
+        return None
+    return chosen
+
+
+def _usual_state_directory() -> Path:
+    if given := os.environ.get("STATE_DIRECTORY"):  # systemd; several are separated by colons
+        return Path(given.partition(":")[0])
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local/state") / "training-exporter"

@@ -1,0 +1,87 @@
+"""The status page: the document of `status_json` as HTML without any external asset."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+import jinja2
+
+from training_exporter.status_json import Document
+from training_exporter.words import duration, percent, size
+
+# How loud a state is on the page; what is not here is calm.
+_TONES: Mapping[str, str] = {
+    "failed": "bad",
+    "degraded": "bad",
+    "stalled": "bad",
+    "no_progress": "warn",
+    "unknown": "warn",
+    "quiet": "note",
+    "absent": "note",
+    "ended": "note",
+}
+
+_LOOKED_FOR = (
+    "launchers (torchrun, torch.distributed, accelerate, deepspeed, mpirun, Slurm, Ray) and processes with LOCAL_RANK",
+    "processes that hold a GPU",
+    "the runs named in the configuration file",
+)
+
+
+def render(document: Document, *, telemetry_path: str, collectors: Iterable[str]) -> str:
+    """The whole page; every value is escaped."""
+    return _TEMPLATE.render(
+        document=document,
+        telemetry_path=telemetry_path,
+        collectors=frozenset(collectors),
+        looked_for=_LOOKED_FOR,
+    )
+
+
+def tone(state: str) -> str:
+    """The colour class of a state: bad, warn, note or calm."""
+    return _TONES.get(state, "calm")
+
+
+def clock_time(seconds: float) -> str:
+    """A Unix time as date and time of the server's time zone."""
+    return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def bands(history: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
+    """State, share of the shown time in percent, and words, for each unbroken stretch of one state."""
+    if len(history) < 2:
+        return []
+    whole = history[-1]["time"] - history[0]["time"]
+    starts = [next(group) for _, group in groupby(history, key=lambda moment: moment["state"])]
+    ends = [start["time"] for start in starts[1:]] + [history[-1]["time"]]
+    return [
+        (start["state"], 100 * (end - start["time"]) / whole, f"{start['state']} for {duration(end - start['time'])}")
+        for start, end in zip(starts, ends, strict=True)
+        if end > start["time"]
+    ]
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("training_exporter"),
+        autoescape=True,  # log lines are hostile
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "duration": duration,
+        "size": size,
+        "percent": percent,
+        "tone": tone,
+        "clock_time": clock_time,
+        "bands": bands,
+    }
+    return environment
+
+
+_TEMPLATE = _environment().get_template("index.html.j2")
