@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TextIO
 
@@ -22,7 +21,7 @@ from training_exporter.options import ServeOptions
 from training_exporter.recording import Recording
 from training_exporter.runs.verdict import CODES
 from training_exporter.runs.view import NodeView
-from training_exporter.scenario.load import load
+from training_exporter.scenario.load import find
 from training_exporter.scenario.playback import Playback
 from training_exporter.scenario.records import Scenario
 from training_exporter.server import Server, ServerError
@@ -48,20 +47,6 @@ class DemoOptions:
         default_factory=lambda: ServeOptions(listen_addresses=("127.0.0.1:14311",), show_log_text=True)
     )
     monitoring: Path | None = None  # the folder with prometheus/ and alertmanager/, to be started too
-
-
-def shipped() -> dict[str, Path]:
-    """The scenarios of this package by name."""
-    folder = Path(str(files("training_exporter.scenario") / "shipped"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-def find(name: str) -> Scenario:
-    """A shipped scenario, or that of a file. Raises OSError or DocumentError."""
-    known = shipped()
-    if name not in known and not Path(name).exists():
-        raise FileNotFoundError(f"{name}: no such file, and no shipped scenario ({', '.join(known)})")
-    return load(known.get(name, Path(name)))
 
 
 def point_of(scenario: Scenario) -> int:

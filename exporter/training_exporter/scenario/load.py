@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
@@ -40,6 +41,20 @@ def load(path: Path) -> Scenario:
     except UnicodeDecodeError as error:
         raise DocumentError(str(path), [Fault(0, "", f"not UTF-8: {error.reason} at byte {error.start}")]) from error
     return parse(str(path), text)
+
+
+def shipped() -> dict[str, Path]:
+    """The scenarios of this package by name."""
+    folder = Path(str(files(__package__) / "shipped"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(name: str) -> Scenario:
+    """A shipped scenario, or that of a file. Raises OSError or DocumentError."""
+    known = shipped()
+    if name not in known and not Path(name).exists():
+        raise FileNotFoundError(f"{name}: no such file, and no shipped scenario ({', '.join(known)})")
+    return load(known.get(name, Path(name)))
 
 
 def parse(source: str, text: str) -> Scenario:
