@@ -1,0 +1,304 @@
+"""What the log of a run says about its counters: steps, epochs, validations, losses, and the phase it announces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from training_exporter.model import LogBatch, LogEvent, LogPhase
+from training_exporter.runs.view import MetricValue
+
+# Per-class tables and per-task evaluations explode; more names than this of one run are counted, not kept.
+METRIC_NAMES_LIMIT = 200
+SPLITS = {"train": "train", "val": "validation", "test": "test"}
+BEGINS = ("val_begin", "val_progress", "checkpoint_begin", "checkpoint_progress")
+ANNOUNCED: Mapping[str, str] = {"train": "training", "validation": "validating", "checkpoint": "checkpointing"}
+# A counter that falls under half of what it was began anew (an epoch, a resumed run); a smaller step back is another
+# rank that prints late.
+RESTART_SHARE = 0.5
+
+
+class Counter:
+    """A counter as the log prints it: it may repeat, begin anew with each epoch, or come from several ranks."""
+
+    __slots__ = ("_behind", "last")
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last = last
+        self._behind: int | None = None
+
+    def advance(self, value: int, *, anew: bool = False) -> int:
+        """By how much the counter advanced, 0 when it did not; `anew`: its epoch is another."""
+        if self.last is None:
+            self.last = value
+            return 1
+        steps = value - self.last
+        if steps > 0:
+            self.last, self._behind = value, None
+            return steps
+        if steps == 0:
+            return 0
+        behind, self._behind = self._behind, value
+        if anew or value < RESTART_SHARE * self.last or (behind is not None and value > behind):
+            self.last, self._behind = value, None
+            return 1
+        return 0
+
+
+@dataclass(slots=True)
+class Moves:
+    """What one batch moved."""
+
+    step: bool = False
+    steps: int = 0  # by how many the counter advanced
+    validation: bool = False
+    log: bool = False
+    results: int = 0  # validations that ended with a result
+    first_step: bool = False  # a step that is done was read
+    phases: tuple[str, ...] = ()  # announced, in order: training, validating, checkpointing, checkpointed, done
+
+
+class LogProgress:
+    """The counters of one run over its current attempt; metric values and totals over its whole life.
+
+    The mappings that are published are replaced, never changed: an older picture of the node may still hold them.
+    """
+
+    def __init__(self) -> None:
+        self.steps_target: int | None = None
+        self.epoch: float | None = None
+        self.epochs_target: float | None = None
+        self.steps_total: int | None = None
+        self.validations_total = 0
+        self.nonfinite_streak: int | None = None
+        self.metrics: Mapping[tuple[str, str], MetricValue] = {}
+        self.metrics_updated_seconds: Mapping[str, float] = {}
+        self.metrics_nonfinite_total: Mapping[str, int] = {}
+        self.validation_ratio: float | None = None  # of the bar of a running validation
+        self.metrics_dropped_total = 0
+        self.step_read = False
+        self.shown = False  # a step, validation, epoch or end was ever read
+        self.done = False
+        self.farthest: tuple[float, int] | None = None  # (epoch, step) of this worker set
+        self._counters: dict[str, Counter] = {}
+        self._bars: dict[str, int] = {}
+        self._log_phase: LogPhase | None = None
+        self._result_open = True  # the next result is one of a new validation
+        self._last_loss: Mapping[str, float] = {}
+
+    @property
+    def step(self) -> int | None:
+        """The step as last printed: that of the step records, else of the training bar."""
+        for kind in ("train_step", "progress"):
+            counter = self._counters.get(kind)
+            if counter is not None and counter.last is not None:
+                return counter.last
+        return None
+
+    def observe(self, batch: LogBatch) -> Moves:
+        """Take one batch. A restored one sets values, moves and counts nothing."""
+        moves = Moves(log=batch.novel and not batch.restored)
+        phases: list[str] = []
+        for event in batch.events:
+            self._take(event, moves, phases, restored=batch.restored)
+        moves.phases = tuple(phases)
+        if batch.restored:
+            return Moves(first_step=self.step_read, phases=moves.phases)
+        return moves
+
+    def new_worker_set(self) -> None:
+        """Another process prints now: its counters begin anew, from a checkpoint or from nothing."""
+        self._counters = {}
+        self._bars = {}
+        self._log_phase = None
+        self.nonfinite_streak = None if self.nonfinite_streak is None else 0
+        self.step_read = False
+        self.done = False
+        self.farthest = None
+
+    def _take(self, event: LogEvent, moves: Moves, phases: list[str], *, restored: bool) -> None:
+        kind = event.event
+        if kind == "warning":
+            return
+        anew = self._note_epoch(event, moves)
+        if kind in ("train_step", "progress", "train_summary") and not event.setup:
+            self._take_step(event, moves, anew=anew)
+        if kind in ("validation", "val_begin", "val_progress", "val_end"):
+            self._take_validation(event, moves, phases, restored=restored)
+        if kind == "checkpoint_saved":
+            phases.append("checkpointed")
+        self._note_phase(event, phases)
+        if kind == "train_end" or event.outcome == "finished" or event.phase == "done":
+            self.done = self.shown = True
+            phases.append("done")
+        elif restored and self.done and kind in ("train_begin", "train_step", "epoch_begin"):
+            self.done = False  # the end of an earlier attempt that wrote into the same file
+        if event.metrics:
+            self._take_metrics(event, restored=restored)
+
+    def _note_epoch(self, event: LogEvent, moves: Moves) -> bool:
+        """Note epoch and target; True when the epoch is another than before."""
+        if event.epoch_total is not None:
+            self.epochs_target = event.epoch_total
+        if event.epoch is None or event.setup:
+            return False
+        changed = self.epoch is not None and event.epoch != self.epoch
+        if changed and event.epoch > (self.epoch or 0.0) and event.event in ("epoch_begin", "epoch_end"):
+            moves.step = True
+        if event.event in ("epoch_begin", "epoch_end"):
+            self.shown = True
+        self.epoch = event.epoch
+        return changed
+
+    def _take_step(self, event: LogEvent, moves: Moves, *, anew: bool) -> None:
+        kind = event.event
+        if kind == "progress":
+            if event.phase == "validation" or event.split in ("val", "test"):
+                self._take_bar(event, moves)
+                return
+            if event.phase != "train":
+                return
+        if event.step is None:
+            if kind == "train_step" and (anew or event.metrics != self._last_loss):
+                self._count(moves, 0, event)
+            self._last_loss = event.metrics
+            return
+        if event.step_total is not None and kind != "train_summary":
+            self.steps_target = event.step_total
+        name = "progress" if kind == "progress" else "train_step"
+        steps = self._counters.setdefault(name, Counter()).advance(event.step, anew=anew)
+        if steps == 0:
+            return
+        done = kind != "progress" or event.step > 0  # a bar at 0 has only been drawn
+        self._count(moves, steps if name == self._primary() else 0, event, done=done)
+
+    def _count(self, moves: Moves, steps: int, event: LogEvent, *, done: bool = True) -> None:
+        moves.step = True
+        moves.steps += steps
+        self.steps_total = (self.steps_total or 0) + steps
+        if done:
+            moves.first_step = True
+            self.step_read = self.shown = True
+            self._result_open = True
+        if event.step is not None:
+            reached = (self.epoch or 0.0, event.step)
+            self.farthest = max(reached, self.farthest or reached)
+
+    def _primary(self) -> str:
+        counter = self._counters.get("train_step")
+        return "train_step" if counter is not None and counter.last is not None else "progress"
+
+    def _take_validation(self, event: LogEvent, moves: Moves, phases: list[str], *, restored: bool) -> None:
+        self.shown = True
+        kind = event.event
+        if kind == "val_begin":
+            self._result_open = True
+            self._bars = {}
+            self.validation_ratio = None
+        elif kind == "val_progress":
+            self._take_bar(event, moves)
+        elif kind == "validation":
+            moves.validation = True
+            if self._result_open and not restored:
+                self.validations_total += 1
+                moves.results += 1
+            self._result_open = False
+        else:
+            phases.append("validated")
+
+    def _take_bar(self, event: LogEvent, moves: Moves) -> None:
+        if event.step is None:
+            return
+        key = f"{event.rank}/{event.split}/{event.step_total}"
+        last = self._bars.get(key)
+        self._bars[key] = event.step
+        if last is None or event.step != last:
+            moves.validation = True
+        if event.step_total:
+            self.validation_ratio = min(1.0, event.step / event.step_total)
+
+    def _note_phase(self, event: LogEvent, phases: list[str]) -> None:
+        """Follow begin events, and changes of the parser's phase: a repeated one undoes nothing known otherwise."""
+        changed, self._log_phase = event.phase != self._log_phase, event.phase
+        kind = event.event
+        if kind in ("val_end", "checkpoint_saved", "validation"):
+            return  # an end; and of a result without a begin nobody knows when that validation began
+        if kind == "val_progress" and event.step is not None and event.step == event.step_total:
+            return  # the last redraw of a bar often comes after the end
+        if (changed or kind in BEGINS) and event.phase in ANNOUNCED:
+            phases.append(ANNOUNCED[event.phase])
+
+    def _take_metrics(self, event: LogEvent, *, restored: bool) -> None:
+        split = SPLITS[event.split or "train"]
+        if event.split in (None, "train"):
+            self._note_loss(event, restored=restored)
+        metrics = dict(self.metrics)
+        nonfinite = 0
+        for name, value in event.metrics.items():
+            key = (split, name)
+            nonfinite += not math.isfinite(value)
+            if key in metrics or len(metrics) < METRIC_NAMES_LIMIT:
+                metrics[key] = MetricValue(value, event.time_seconds)
+            else:
+                self.metrics_dropped_total += 1
+        counted = self.metrics_nonfinite_total.get(split, 0) + (0 if restored else nonfinite)
+        self.metrics = metrics
+        self.metrics_nonfinite_total = {**self.metrics_nonfinite_total, split: counted}
+        self.metrics_updated_seconds = {**self.metrics_updated_seconds, split: event.time_seconds}
+
+    def _note_loss(self, event: LogEvent, *, restored: bool) -> None:
+        losses = [value for name, value in event.metrics.items() if is_loss(name)]
+        if not losses or restored:
+            return
+        if all(math.isfinite(value) for value in losses):
+            self.nonfinite_streak = 0
+        else:
+            self.nonfinite_streak = (self.nonfinite_streak or 0) + 1
+
+    def remember(self, shift_seconds: float) -> dict[str, Any]:
+        return {
+            "counters": {name: counter.last for name, counter in self._counters.items()},
+            "bars": self._bars,
+            "steps_target": self.steps_target,
+            "steps_total": self.steps_total,
+            "epoch": self.epoch,
+            "epochs_target": self.epochs_target,
+            "validations_total": self.validations_total,
+            "streak": self.nonfinite_streak,
+            "step_read": self.step_read,
+            "shown": self.shown,
+            "done": self.done,
+            "farthest": self.farthest,
+            "metrics": [
+                [split, name, value.value, value.time_seconds + shift_seconds]
+                for (split, name), value in self.metrics.items()
+                if math.isfinite(value.value)
+            ],
+            "nonfinite": self.metrics_nonfinite_total,
+            "updated": {split: time + shift_seconds for split, time in self.metrics_updated_seconds.items()},
+        }
+
+    def restore(self, memory: Mapping[str, Any]) -> None:
+        self._counters = {name: Counter(last) for name, last in memory["counters"].items()}
+        self._bars = dict(memory["bars"])
+        self.steps_target = memory["steps_target"]
+        self.steps_total = memory["steps_total"]
+        self.epoch = memory["epoch"]
+        self.epochs_target = memory["epochs_target"]
+        self.validations_total = int(memory["validations_total"])
+        self.nonfinite_streak = memory["streak"]
+        self.step_read = bool(memory["step_read"])
+        self.shown = bool(memory["shown"])
+        self.done = bool(memory["done"])
+        farthest = memory["farthest"]
+        self.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
+        self.metrics = {(split, name): MetricValue(value, time) for split, name, value, time in memory["metrics"]}
+        self.metrics_nonfinite_total = dict(memory["nonfinite"])
+        self.metrics_updated_seconds = dict(memory["updated"])
+
+
+def is_loss(name: str) -> bool:
+    """Whether a normalised metric name is a loss; a loss scale is none."""
+    return "loss" in name and "scale" not in name

@@ -1,0 +1,360 @@
+"""One run on this node, from its first process or log line until it is forgotten: what it did, and its clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from training_exporter.config import Budgets, RunConfig
+from training_exporter.model import DirectoryListing, DiscoveredRun, LogBatch, ProcessRecord, SourceName
+from training_exporter.runs.activity import ROLES, HostWork
+from training_exporter.runs.budgets import Learner
+from training_exporter.runs.checkpoints import CheckpointTracker
+from training_exporter.runs.gpus import GpuTracker
+from training_exporter.runs.logbook import Logbook
+from training_exporter.runs.occupancy import Occupancy
+from training_exporter.runs.outcome import OOM_SECONDS, Evidence
+from training_exporter.runs.phase import PhaseClock
+from training_exporter.runs.progress import LogProgress
+from training_exporter.runs.workers import WorkerSet, process_states
+
+# An ended run is remembered for an hour.
+REMEMBERED_SECONDS = 3600.0
+PROGRESS_SIGNALS = ("step", "validation", "checkpoint", "log")
+WORK_SIGNALS = ("gpu", "io", "cpu")
+# A live rank whose GPU memory is gone for this long has lost its context.
+MEMORY_LOST_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuContext:
+    """The GPUs of the node at a tick, as the runs see them."""
+
+    trackers: Mapping[str, GpuTracker]
+    occupancy: Mapping[str, Occupancy]
+
+
+class Run:
+    """State of one run. Feed it what concerns it, then `tick` it; `picture.view_of` publishes it."""
+
+    def __init__(self, name: str, config: RunConfig | None, counted: Callable[[ProcessRecord], bool]) -> None:
+        self.name = name
+        self.config = config
+        self.discovered: DiscoveredRun | None = None  # as last seen
+        self.present = False  # in the newest table
+        self.provisional = False
+        self.host = HostWork(counted)
+        self.workers = WorkerSet()
+        self.learner = Learner()
+        self.phase = PhaseClock(self.learner)
+        self.progress = LogProgress()
+        self.logbook = Logbook()
+        self.evidence = Evidence()
+        self.checkpoints = CheckpointTracker()
+        self.signals: dict[str, float] = {}
+        self.gave: set[SourceName] = set()
+        self.watched_since: float | None = None
+        self.end_seconds: float | None = None
+        self.restarts_total = 0
+        self.restarts_without_progress = 0
+        self.farthest: tuple[float, int] | None = None  # (epoch, step) of all worker sets before
+        self.stalled_since: float | None = None
+        self.stall_cause = ""
+        self.state = ""
+        self.state_since: float | None = None
+        self.weak_seconds: float | None = None  # when weak evidence was last seen, and its words
+        self.weak_words: tuple[str, ...] = ()
+        self.log_growth_seconds: float | None = None  # when an unread descriptor last grew
+        self.gpu_labels: tuple[str, ...] = ()
+        self._positions: dict[tuple[int, int], int] = {}
+        self._memory_held: set[int] = set()
+        self._memory_gone: dict[int, float] = {}
+
+    @property
+    def budgets(self) -> Budgets:
+        return self.config.budgets if self.config is not None else Budgets()
+
+    @property
+    def log_only(self) -> bool:
+        """Configured without a match: no process will ever belong to it."""
+        return self.config is not None and self.config.match is None
+
+    @property
+    def ended(self) -> bool:
+        return self.end_seconds is not None
+
+    @property
+    def hidden(self) -> bool:
+        """An occupant of its GPUs that has not shown yet that it trains."""
+        return self.provisional and not (self.progress.shown or self.checkpoints.completed_total)
+
+    def mark(self, signal: str, time_seconds: float | None) -> None:
+        """The signal moved at that time."""
+        if time_seconds is not None and time_seconds > self.signals.get(signal, 0.0):
+            self.signals[signal] = time_seconds
+            if signal in PROGRESS_SIGNALS:
+                self.learner.progress(time_seconds)
+
+    def observe_processes(self, found: DiscoveredRun, time_seconds: float, context_pids: AbstractSet[int]) -> bool:
+        """Take what the newest table shows of the run; True when its worker set was replaced."""
+        self.discovered, self.present = found, True
+        self.provisional = found.provisional
+        self.gave.add("processes")
+        if self.watched_since is None:
+            self.watched_since = time_seconds
+        replaced = self.workers.observe(found, time_seconds)
+        if replaced:
+            self._restart()
+        if self.phase.start_seconds is None:
+            self.phase.begin(time_seconds)
+        self.host.observe(found, time_seconds, context_pids)
+        if self.host.io_moved():
+            self.mark("io", time_seconds)
+        if self.host.cpu_moved():
+            self.mark("cpu", time_seconds)
+        self._note_descriptors(found, time_seconds)
+        self._note_end(time_seconds)
+        return replaced
+
+    def vanish(self, time_seconds: float) -> None:
+        """The newest table shows nothing of the run."""
+        self.present = False
+        self.workers.vanish(time_seconds)
+        self._note_end(time_seconds)
+
+    def observe_log(self, batch: LogBatch) -> bool:
+        """Take one batch; True when a usual step interval ended with it, so that its power was that of training."""
+        self.logbook.observe(batch)
+        if self.logbook.seen:
+            self.gave.add("logs")
+            self.watched_since = self.watched_since or batch.time_seconds
+        was_training = self.phase.name == "training"
+        moves = self.progress.observe(batch)
+        now = batch.time_seconds
+        for event in batch.events:
+            self.evidence.observe(event)
+        for signal, moved in (("step", moves.step), ("validation", moves.validation), ("log", moves.log)):
+            if moved:
+                self.mark(signal, now)
+        if moves.step or moves.first_step:
+            self.phase.step(now, first=moves.first_step)
+        self.phase.announce(moves.phases, now)
+        if not moves.step:
+            return False
+        self.evidence.stepped(now)
+        self._note_distance()
+        return self.learner.step(now, moves.steps) and was_training
+
+    def observe_checkpoints(self, listing: DirectoryListing) -> None:
+        self.checkpoints.observe(listing)
+        if self.checkpoints.readable:
+            self.gave.add("checkpoints")
+        self.mark("checkpoint", self.checkpoints.last_growth_seconds)
+        self.mark("checkpoint", self.checkpoints.event_files_growth_seconds)
+
+    def observe_gpus(self, gpus: GpuContext, now: float) -> None:
+        """Take the newest samples of the run's GPUs."""
+        self.gpu_labels = self._find_gpus(gpus)
+        for tracker in self.speaking(gpus):
+            self.gave.add("gpu")
+            self.mark("gpu", tracker.worked_at())
+        self._note_memory(gpus, now)
+
+    def speaking(self, gpus: GpuContext) -> list[GpuTracker]:
+        """The GPUs whose work is the run's own: watched now, no MIG, nobody else there."""
+        return [
+            gpus.trackers[label]
+            for label in self.gpu_labels
+            if label in gpus.trackers
+            and gpus.trackers[label].sample is not None
+            and not gpus.trackers[label].device.mig
+            and not gpus.occupancy.get(label, Occupancy()).outsider
+        ]
+
+    def memory_lost(self, now: float) -> bool:
+        """Whether a live rank's GPU memory is gone for 300 s while its peers hold theirs."""
+        return any(now - since >= MEMORY_LOST_SECONDS for since in self._memory_gone.values())
+
+    def note_oom(self, time_seconds: float) -> None:
+        """The kernel killed a process of this node for lack of memory."""
+        if self.end_seconds is not None and abs(self.end_seconds - time_seconds) <= OOM_SECONDS:
+            self.evidence.failed(time_seconds, "killed by the kernel for lack of memory")
+
+    def outcome(self) -> str | None:
+        if not self.ended:
+            return None
+        return self.evidence.outcome(done=self.progress.done, at_target=self._at_target())
+
+    def member_processes(self) -> tuple[ProcessRecord, ...]:
+        """Ranks and all below them, as in the newest table."""
+        found = self.discovered
+        if not self.present or found is None:
+            return ()
+        return (*(rank.process for rank in found.ranks), *found.loaders, *found.others)
+
+    def role_counts(self) -> dict[str, int]:
+        """Living processes by role; all 0 while the run is not here."""
+        counts = dict.fromkeys(ROLES, 0)
+        found = self.discovered
+        if not self.present or found is None:
+            return counts
+        launcher = found.launcher_process
+        counts["launcher"] = int(launcher is not None and launcher.state != "zombie")
+        counts["worker"] = sum(rank.process.state != "zombie" for rank in found.ranks)
+        counts["loader"] = len(found.loaders)
+        counts["other"] = len(found.others)
+        return counts
+
+    def state_counts(self) -> dict[str, int]:
+        return process_states(self.discovered) if self.present and self.discovered is not None else {}
+
+    def note_state(self, state: str, now: float) -> None:
+        if state != self.state:
+            self.state, self.state_since = state, now
+
+    def latch_stall(self, cause: str, now: float) -> None:
+        """Keep a stall and its cause from its beginning on; "" ends it. A stalled run teaches nothing."""
+        if not cause:
+            self.stalled_since, self.stall_cause = None, ""
+            return
+        self.learner.spoil()
+        if self.stalled_since is None:
+            self.stalled_since, self.stall_cause = now, cause
+
+    def _restart(self) -> None:
+        """Another worker set, perhaps of another launcher: what was learnt and how it ended is of the one before."""
+        self.restarts_total += 1
+        self.restarts_without_progress += 1
+        reached = self.progress.farthest
+        if reached is not None:
+            self.farthest = max(reached, self.farthest or reached)
+        self.progress.new_worker_set()
+        self.learner.new_worker_set()
+        self.evidence = Evidence()
+        self.logbook.new_attempt()
+        self.end_seconds = None
+        self.phase.start_seconds = None
+        self._memory_held.clear()
+        self._memory_gone.clear()
+
+    def _note_distance(self) -> None:
+        reached = self.progress.farthest
+        if reached is not None and (self.farthest is None or reached > self.farthest):
+            self.restarts_without_progress = 0
+
+    def _note_end(self, time_seconds: float) -> None:
+        if self.workers.present:
+            self.end_seconds = None
+        elif self.end_seconds is None:
+            self.end_seconds = time_seconds
+
+    def _at_target(self) -> bool:
+        progress = self.progress
+        step, target = progress.step, progress.steps_target
+        if step is None or target is None or step < target - 1:
+            return False
+        if progress.epoch is None or progress.epochs_target is None:
+            return True
+        return progress.epoch >= progress.epochs_target - 1
+
+    def _find_gpus(self, gpus: GpuContext) -> tuple[str, ...]:
+        labels = {label for label, there in gpus.occupancy.items() if self.name in there.runs}
+        labels.update(self.workers.gpus().values())
+        labels.update(label for label in self.gpu_labels if label in gpus.trackers and gpus.trackers[label].lost)
+        return tuple(sorted(labels, key=_gpu_order))
+
+    def _note_memory(self, gpus: GpuContext, now: float) -> None:
+        held: dict[int, int] = {}
+        for number, label, process in self.workers.living():
+            there = gpus.occupancy.get(label or "")
+            if there is not None and there.by_process:
+                held[number] = there.memory_by_pid.get(process.pid, 0)
+        self._memory_held.update(number for number, size in held.items() if size > 0)
+        peers = any(size > 0 for size in held.values())
+        gone = {number for number, size in held.items() if size == 0 and number in self._memory_held and peers}
+        self._memory_gone = {number: self._memory_gone.get(number, now) for number in gone}
+
+    def _note_descriptors(self, found: DiscoveredRun, time_seconds: float) -> None:
+        """Output that nobody here can read grows: weak evidence."""
+        positions = {
+            (rank.process.pid, output.descriptor): output.position
+            for rank in found.ranks
+            for output in rank.process.outputs
+            if output.position is not None
+        }
+        grew = any(value > self._positions.get(key, value) for key, value in positions.items())
+        if grew and self.logbook.readable is not True:
+            self.log_growth_seconds = time_seconds
+        self._positions = positions
+
+    def remember(self, shift_seconds: float) -> dict[str, Any]:
+        def wall(time: float | None) -> float | None:
+            return None if time is None else time + shift_seconds
+
+        return {
+            "workers": self.workers.remember(shift_seconds),
+            "learner": self.learner.remember(shift_seconds),
+            "phase": self.phase.remember(shift_seconds),
+            "progress": self.progress.remember(shift_seconds),
+            "logbook": self.logbook.remember(shift_seconds),
+            "evidence": self.evidence.remember(shift_seconds),
+            "checkpoint_intervals": self.checkpoints.intervals,
+            "signals": {signal: time + shift_seconds for signal, time in self.signals.items()},
+            "gave": sorted(self.gave),
+            "watched_since": wall(self.watched_since),
+            "end": wall(self.end_seconds),
+            "restarts_total": self.restarts_total,
+            "restarts_without_progress": self.restarts_without_progress,
+            "farthest": self.farthest,
+            "stalled_since": wall(self.stalled_since),
+            "stall_cause": self.stall_cause,
+            "state": self.state,
+            "state_since": wall(self.state_since),
+            "gpus": self.gpu_labels,
+            "provisional": self.provisional,
+            "identity": self._identity(),
+        }
+
+    def _identity(self) -> dict[str, str] | None:
+        found = self.discovered
+        if found is None:
+            return None
+        return {
+            "launcher": found.launcher,
+            "script": found.script,
+            "job_id": found.job_id,
+            "node_rank": found.node_rank,
+        }
+
+    def restore(self, memory: Mapping[str, Any]) -> None:
+        """Take up what was remembered. Raises KeyError, TypeError or ValueError when it does not fit."""
+        self.workers.restore(memory["workers"])
+        self.learner.restore(memory["learner"])
+        self.phase.restore(memory["phase"])
+        self.progress.restore(memory["progress"])
+        self.logbook.restore(memory["logbook"])
+        self.evidence.restore(memory["evidence"])
+        self.checkpoints = CheckpointTracker(memory["checkpoint_intervals"])
+        self.signals = {str(signal): float(time) for signal, time in memory["signals"].items()}
+        self.gave = set(memory["gave"])
+        self.watched_since = memory["watched_since"]
+        self.end_seconds = memory["end"]
+        self.restarts_total = int(memory["restarts_total"])
+        self.restarts_without_progress = int(memory["restarts_without_progress"])
+        farthest = memory["farthest"]
+        self.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
+        self.stalled_since = memory["stalled_since"]
+        self.stall_cause = str(memory["stall_cause"])
+        self.state = str(memory["state"])
+        self.state_since = memory["state_since"]
+        self.gpu_labels = tuple(memory["gpus"])
+        self.provisional = bool(memory["provisional"])
+        identity = memory["identity"]
+        if identity is not None:
+            self.discovered = DiscoveredRun(name=self.name, **identity)
+
+
+def _gpu_order(label: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in label.split(":") if part.isdigit())
