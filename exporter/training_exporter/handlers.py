@@ -142,7 +142,13 @@ class Handler(RequestHandler):
     def on_connection_close(self) -> None:
         self.site.ended(self)
 
+    def compute_etag(self) -> None:
+        """None: every answer is new."""
+
     def write_error(self, status_code: int, **_: object) -> None:
+        if status_code == 405:
+            allowed = [method for method in self.SUPPORTED_METHODS if _implements(self, method)]
+            self.set_header("Allow", ", ".join(allowed))
         self.answer(status_code, f"{status_code} {self._reason}")
 
     def answer(self, status: int, text: str) -> None:
@@ -289,6 +295,10 @@ class NotFoundHandler(Handler):
         await super().prepare()
         if not self._finished:
             self.answer(404, "404 Not Found")
+
+
+def _implements(handler: RequestHandler, method: str) -> bool:
+    return getattr(type(handler), method.lower()) is not getattr(RequestHandler, method.lower())
 
 
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:

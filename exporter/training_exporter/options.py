@@ -16,7 +16,7 @@ class ServeOptions:
     telemetry_path: str = "/metrics"
     web_config_file: Path | None = None  # exporter-toolkit format
     max_requests: int = 40  # scrapes at the same time, then 503; 0 = no limit
-    max_connections: int = 256  # open sockets, then new ones are closed
+    max_connections: int = 512  # open sockets, then a new one closes the oldest
     enable_lifecycle: bool = False  # POST /-/reload
     show_log_text: bool = False  # log lines, argv and paths for every client
     config_file: Path | None = None

@@ -111,14 +111,18 @@ class Server:
         """Serve until SIGTERM, SIGINT or `stop`; requests in flight get DRAIN_SECONDS to end."""
         if not self._sockets:
             self.bind()
-        asyncio.run(self._serve())
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._loop = None
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
-        """End `run` from any thread, once it has begun."""
+        """End `run` from any thread, once it has begun; nothing to do if it has ended."""
         self._started.wait()
-        if self._loop is not None and self._stopping is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+        loop = self._loop
+        if loop is not None and self._stopping is not None:
+            loop.call_soon_threadsafe(self._stopping.set)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
