@@ -105,7 +105,7 @@ def find(folder: Folder, parent: Folder | None = None) -> list[Found]:
     if layout is None:
         return [*inner, *_single_files(folder)]
     # under any name at all only what is known to belong to a checkpoint: a log may lie beside it
-    known = (*BEGUN, "*.json", *layout.content, *layout.markers, *layout.closing, *layout.stragglers)
+    known = (*BEGUN, *layout.content, *layout.markers, *layout.closing, *layout.stragglers, *layout.late)
     own = (entry for name, entry in folder.files.items() if matches(known, name))
     return [*inner, _found(folder, parent, layout, own)]
 
@@ -122,9 +122,8 @@ def _recognise(folder: Folder, *, loose: bool) -> Layout | None:
     for layout in rows:
         if _name_fits(layout.names, folder.name) and any(_fits_content(layout, path) for path in content):
             return layout
-    if not any(matches(BEGUN, name) for name in content):
-        return None
-    return next((row for row in rows if row.reserved and not _is_any_name(row, folder.name)), None)
+    begun = [row for row in rows if row.begins and not _is_any_name(row, folder.name)]
+    return next((row for row in begun if any(matches(row.begins, path) for path in content)), None)
 
 
 def _signature(folder: Folder) -> list[str]:

@@ -44,6 +44,19 @@ WEIGHTS = (
     "*checkpoint*.pkl",
     "*.msgpack",
 )
+# lies beside the weights of a model that was saved for use
+MODEL_CARD = (
+    "generation_config.json",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "trainer_state.json",
+    "training_args.bin",
+    "vocab.*",
+    "merges.txt",
+    "*.index.json",
+    "*.jinja",
+    "README.md",
+)
 # what a writer leaves before the first weights
 BEGUN = (*WEIGHTS, *TEMPORARY, "config.json", "tokenizer*.json", "adapter_config.json", "common.pt")
 NOT_WEIGHTS = ("training_args.bin", "*.index.json", "tokenizer*", "vocab*")
@@ -74,7 +87,7 @@ class Layout:
     late: tuple[str, ...] = ()  # come after the marker and are no data
     stragglers: tuple[str, ...] = ()  # other ranks may write these a little after the marker
     folder: bool = True
-    reserved: bool = False  # the name alone says it, before the content does
+    begins: tuple[str, ...] = ()  # with one of these the name alone says it, before the content does
     loose: bool = False  # only what no other row knows
 
 
@@ -82,7 +95,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(  # vllm-project/speculators 0.7 train/checkpointer.py; the folder is the epoch, overwritten in place
         "speculators",
         (r"(?P<order>\d{1,2})", r"interrupted"),
-        reserved=True,
+        begins=("config.json", "model*.safetensors"),
         content=("training_state.json", "train_command.txt", ".train_command_*.tmp"),
         markers=("training_state.json",),
         closing=("scheduler_state_dict.pt", "train_command.txt"),
@@ -98,7 +111,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(  # transformers Trainer._save_checkpoint
         "hf",
         (r"(?:tmp-)?checkpoint-(?P<step>\d+)",),
-        reserved=True,
+        begins=("config.json", "model*.safetensors", "pytorch_model*.bin", "adapter_*", "*.tmp", "*/*.safetensors"),
         content=("trainer_state.json", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state*.pth"),
         markers=("trainer_state.json",),
         stragglers=("rng_state_*.pth",),
@@ -106,6 +119,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(  # accelerate save_accelerator_state, diffusers examples
         "accelerate",
         (r"checkpoint_(?P<order>\d+)", r"checkpoint-(?P<step>\d+)", *ANY_NAME),
+        begins=("model*.safetensors", "pytorch_model*.bin"),
         content=("random_states_*.pkl", "optimizer.bin", "optimizer_*.bin", "scheduler.bin", "sampler.bin"),
         markers=("random_states_*.pkl",),
         late=("custom_checkpoint_*.pkl",),
@@ -119,7 +133,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(  # deepspeed runtime/engine.py save_checkpoint: rank 0 writes `latest` before the last barrier
         "deepspeed",
         (r"global_step(?P<step>\d+)", *ANY_NAME),
-        reserved=True,
+        begins=("*.pt",),
         content=("*_model_states.pt", "*_optim_states.pt"),
         beside=("latest",),
         stragglers=("*_model_states.pt", "*_optim_states.pt"),
@@ -127,7 +141,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(  # NVIDIA/Megatron-LM training/checkpointing.py
         "megatron",
         (r"iter_(?P<step>\d+)", r"release"),
-        reserved=True,
+        begins=BEGUN,
         content=("mp_rank_*/*", "common.pt", "metadata.json", "*.distcp", ".metadata"),
         beside=("latest_checkpointed_iteration.txt",),
         closing=("metadata.json",),
@@ -201,6 +215,7 @@ LAYOUTS: tuple[Layout, ...] = (
         (r"(?!checkpoint-\d+$)" + STEP_WORD, r"(?!checkpoint-\d+$).*"),
         content=("model*.safetensors", "pytorch_model*.bin", "adapter_model.*", "diffusion_pytorch_model*"),
         unmarked="stable",
+        late=MODEL_CARD,
         loose=True,
     ),
     Layout(  # a folder whose name counts, with weights of an unknown writer in it

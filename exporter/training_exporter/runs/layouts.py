@@ -38,7 +38,7 @@ class Checkpoint:
     complete: bool
     wall_seconds: float
     bytes: int
-    files: int
+    files: int  # of data, under their final names
     newest_seconds: float  # modification time of the newest data
     step: int | None = None
     order: int = -1  # the number in the name, whatever it counts
@@ -118,7 +118,7 @@ class _Look:
             complete=False,
             wall_seconds=max((entry.modified_seconds for entry in found.files), default=0.0),
             bytes=sum(entry.bytes for entry in found.files),
-            files=len(data),
+            files=sum(not matches(TEMPORARY, entry.path) for entry in data),
             newest_seconds=newest,
             step=step,
             order=order,
@@ -134,13 +134,13 @@ class _Look:
         if old is None:
             return replace(draft, unchanged_since_seconds=now, changed=not self.first, most_files=draft.files)
         same = (draft.bytes, draft.files, draft.newest_seconds) == (old.bytes, old.files, old.newest_seconds)
-        rewritten = draft.newest_seconds > old.newest_seconds or not old.complete
+        rewritten = draft.newest_seconds > old.newest_seconds
         return replace(
             draft,
             unchanged_since_seconds=old.unchanged_since_seconds if same else now,
             looks=old.looks + 1 if same else 1,
             changed=old.changed or not same,
-            most_files=draft.files if rewritten and draft.files >= old.files else max(draft.files, old.most_files),
+            most_files=draft.files if rewritten else max(draft.files, old.most_files),
         )
 
     def _stable(self, draft: Checkpoint) -> bool:
