@@ -22,7 +22,7 @@ from training_exporter.sources.gpu_driver import (
     SessionLostError,
     SlowValues,
 )
-from training_exporter.sources.gpu_session import GpuLabels
+from training_exporter.sources.gpu_session import DriverSession, GpuLabels
 
 START_SECONDS = 1_700_000_000.0
 DEADLINE_SECONDS = 5.0
@@ -229,6 +229,15 @@ class TestSampling:
         for _ in range(MAX_SAMPLES + 1):
             bench.source._publish(GpuSample(bench.clock.now(), GpuDevice("0", "A")))
         assert len(bench.source.drain().data or ()) == MAX_SAMPLES
+
+    def test_samples_are_in_the_order_of_their_time(self) -> None:
+        """A GPU that took longer to answer was asked before one that answered first."""
+        bench = Bench(ScriptedDriver(Board("A")))
+        bench.tick()
+        for seconds in (3, 1, 2):
+            bench.source._publish(GpuSample(START_SECONDS + seconds, GpuDevice("0", "A")))
+        expected = [START_SECONDS + seconds for seconds in (1, 2, 3)]
+        assert expected == [sample.time_seconds for sample in bench.source.drain().data or ()]
 
     def test_one_failing_gpu_hides_only_itself(self) -> None:
         """The error names it and the source goes on."""
@@ -493,6 +502,19 @@ class TestLosing:
         bench.ticks(3)
         assert _lost(bench.tick()) == dict.fromkeys("0123", False)
 
+    def test_a_lost_gpu_that_then_vanishes_is_not_back(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Another GPU has its index then."""
+        driver = ScriptedDriver(*(Board(uuid) for uuid in "ABC"))
+        bench = Bench(driver)
+        bench.tick()
+        with caplog.at_level(logging.INFO):
+            driver.boards[1].error = GpuLostError("gpu is lost")
+            bench.tick()
+            del driver.boards[1]
+            bench.ticks(3)
+            assert _lost(bench.tick()) == {"0": False, "1": True, "2": False}
+        assert [record.getMessage() for record in caplog.records] == ["GPU 1 is lost: gpu is lost", "GPU 1 vanished"]
+
     def test_a_gpu_that_appears_is_sampled(self) -> None:
         """Without a restart."""
         driver = ScriptedDriver(Board("A"))
@@ -579,6 +601,32 @@ class TestEvents:
         assert (sample.power_watts, sample.lost, [xid.xid for xid in sample.xids]) == (None, False, [119])
         released.set()
         bench.finish()
+
+
+class TestDriverSession:
+    def test_a_late_error_of_an_earlier_opening_changes_nothing(self) -> None:
+        """A call that hung through a reload fails when it returns, and the driver is already open again."""
+        session = DriverSession(ScriptedDriver(), ManualClock(), deadline_seconds=DEADLINE_SECONDS)
+        session.ensure_open()
+        session.renew()
+        session.ensure_open()
+        session.lose(SessionLostError("uninitialised"), 1)
+        with session.inside() as generation:
+            assert generation == 2
+
+    def test_a_late_answer_does_not_end_a_failure(self) -> None:
+        """What another thread still read before the session was lost says nothing about the next one."""
+        clock = ManualClock()
+        session = DriverSession(ScriptedDriver(), clock, deadline_seconds=DEADLINE_SECONDS)
+        session.ensure_open()
+        session.lose(GpuDriverError("unknown error"))
+        session.answered()
+        assert session.error == "unknown error"
+        clock.seconds += 1
+        session.ensure_open()
+        assert session.error == "unknown error"
+        session.answered()
+        assert session.error is None
 
 
 class TestGpuLabels:

@@ -409,6 +409,27 @@ class TestSource:
             assert [report["samples"], report["health"]["success"]] == [None, False]
             assert probe.leave() == 0
 
+    @pytest.mark.parametrize(
+        ("symbol", "hidden"),
+        [("nvmlDeviceGetPowerUsage", True), ("nvmlDeviceGetCount_v2", False), ("nvmlEventSetWait_v2", False)],
+    )
+    def test_a_driver_that_hangs_on_all_gpus_recovers_by_itself(
+        self, fake_nvml: Path, tmp_path: Path, symbol: str, *, hidden: bool
+    ) -> None:
+        """Data is withdrawn only where the call that hangs is one that reads it, and is back after the release."""
+        state = FakeState([gpu_at_work(index) for index in range(2)])
+        with started_probe(fake_nvml, tmp_path, state) as probe:
+            probe.drain_until(lambda report: _seen(report) == {"0", "1"})
+            state.hangs.add(symbol)
+            state.write(tmp_path / "state")
+            probe.drain_until(lambda report: report["health"]["stuck"])
+            report = probe.drain_until(lambda report: hidden or _seen(report) == {"0", "1"})
+            assert report["health"]["success"] == (not hidden)
+            assert (report["samples"] is None) == hidden
+            state.hangs.clear()
+            state.write(tmp_path / "state")
+            probe.drain_until(lambda report: not report["health"]["stuck"] and _seen(report) == {"0", "1"})
+
     def test_everything_returns_after_a_driver_reload(self, fake_nvml: Path, tmp_path: Path) -> None:
         """Uninitialised is a state; the source sets the library up again."""
         state = FakeState([gpu_at_work(0)])
