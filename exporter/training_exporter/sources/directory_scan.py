@@ -75,7 +75,7 @@ class DirectoryScanner:
         vanished = [path for path in self._trees if path not in paths]
         listings = [self._list(path, owner) for path in (*paths, *vanished)]
         for path in vanished:
-            del self._trees[path]
+            self._trees.pop(path, None)
         return tuple(listings)
 
     def _list(self, path: str, owner: Owner | None) -> DirectoryListing:
@@ -131,10 +131,13 @@ class _Tree:
         self._hot: set[str] = set()
         self._turn = 0
         self._visited: dict[str, _Folder] = {}
+        self._beyond: dict[str, float] = {}  # folders past the limits -> their time; those looked at last come last
 
     def walk(self, descriptor: int, owner: Owner | None) -> Iterator[FileEntry]:
         """Every entry below an open directory, within the limits."""
         self.truncated, self.refused, self._visited = False, None, {}
+        for path in list(self._beyond)[:TURN_FILES]:
+            del self._beyond[path]
         self._visit(descriptor, "", owner, MAX_ENTRIES)
         self._folders = self._visited
         self._choose()
@@ -150,7 +153,8 @@ class _Tree:
         used = len(folder.files) + 1
         if path.count("/") + bool(path) >= MAX_DEPTH:
             return used
-        for name in sorted(folder.folders, key=lambda name: self._newest(path, name), reverse=True):
+        ages = {name: self._age(descriptor, posixpath.join(path, name)) for name in folder.folders}
+        for name in sorted(ages, key=lambda name: ages[name], reverse=True):
             # one huge folder must not hide its neighbours: none may take more than half of what is left
             left = (budget - used) // 2
             if left <= 0 or len(self._visited) >= MAX_FOLDERS:
@@ -174,9 +178,19 @@ class _Tree:
                 return 1
             return self._visit(descriptor, path, owner, budget)
 
-    def _newest(self, path: str, name: str) -> float:
-        known = self._folders.get(posixpath.join(path, name))
-        return known.newest_seconds if known else float("inf")
+    def _age(self, above: int, path: str) -> float:
+        """When a folder last changed as far as is known: the newest come first, so that a limit cuts off the oldest."""
+        known = self._folders.get(path)
+        if known is not None:
+            self._beyond.pop(path, None)
+            return max(known.newest_seconds, known.modified_ns / 1e9)
+        if path not in self._beyond:
+            try:
+                status = os.stat(posixpath.basename(path), dir_fd=above, follow_symlinks=False)
+            except FileNotFoundError:
+                return 0.0
+            self._beyond[path] = status.st_mtime
+        return self._beyond[path]
 
     def _look(self, descriptor: int, path: str, owner: Owner | None) -> _Folder:
         modified_ns = os.fstat(descriptor).st_mtime_ns
