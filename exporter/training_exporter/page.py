@@ -24,7 +24,7 @@ _TONES: Mapping[str, str] = {
     "ended": "note",
 }
 
-_LOOKED_FOR = (
+LOOKED_FOR = (
     "launchers (torchrun, torch.distributed, accelerate, deepspeed, mpirun, Slurm, Ray) and processes with LOCAL_RANK",
     "processes that hold a GPU",
     "the runs named in the configuration file",
@@ -37,7 +37,7 @@ def render(document: Document, *, telemetry_path: str, collectors: Iterable[str]
         document=document,
         telemetry_path=telemetry_path,
         collectors=frozenset(collectors),
-        looked_for=_LOOKED_FOR,
+        looked_for=LOOKED_FOR,
     )
 
 
