@@ -1,1 +1,9 @@
 """Log understanding: bytes in, events out; no I/O, no clock, no configuration per framework."""
+
+from __future__ import annotations
+
+from training_exporter.logs.parser import LogParser
+from training_exporter.logs.patterns import PatternError, compile_patterns
+from training_exporter.logs.runs import RunLogs
+
+__all__ = ["LogParser", "PatternError", "RunLogs", "compile_patterns"]

@@ -1,0 +1,96 @@
+"""Recognises progress bars of tqdm, rich and Keras in masked text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import BarRole, Ref
+
+_SCALE = "[kKMGT]?"
+_TQDM = re.compile(
+    rf"^(?P<desc>(?:(?!%\|).)*?)\s*(?:{N}%)?\s?\|[^|]*\|\s*(?P<n>{N}){_SCALE}/(?P<total>{N}|\?){_SCALE}"
+    r"(?:\s*\[(?P<meta>[^\]]*)\])?"
+)
+_TQDM_OPEN = re.compile(
+    rf"^(?P<desc>[^|]{{0,80}}?)\s*(?P<n>{N})(?:it|\s?[a-z]+|ex)?\s\[(?P<meta>{T}[^\]]*/(?:s|it|[a-z]+)[^\]]*)\]"
+)
+_RICH = re.compile(
+    rf"^(?P<desc>[^|]{{0,80}}?)\s*(?:{N}%)?\s*[━╸╺╴─]{{3,}}\s*(?:{N}%)?\s*(?P<n>{N})/(?P<total>{N}|--|\?)\s*"
+    r"(?:\[(?P<meta>[^\]]*)\])?"
+)
+_KERAS = re.compile(
+    rf"^\s*(?P<n>{N})/(?P<total>{N})\s*(?P<glyphs>\[[=>.\s]*\]|[━╸╺─]+)?\s*(?:-\s)?\s*"
+    rf"(?P<meta>(?:(?:ETA: )?(?:{T}|{N}(?:h|m|s|ms|us|µs))\s?)+(?:{N}(?:h|m|s|ms|us|µs)/(?:step|epoch|sample))?)(?P<rest>\s+-\s.*|\s*$)"
+)
+_SETUP = re.compile(
+    r"\b(?:map|filter|tokeni[sz]\w*|running tokenizer|load\w*|download\w*|generating (?:\w+ )?(?:split|examples)|"
+    r"sanity check\w*|group\w*|pre-?process\w*|fetch\w*|creat\w*|build\w*|pack\w*|extract\w*|resolv\w*|prepar\w*|cach\w*|"
+    r"convert\w*|flatten\w*|adding|appl(?:y|ies|ying)|truncat\w*|encod\w*|read\w*|scan\w*|index\w*|collect\w*|stag\w*|"
+    r"num_proc|checkpoint shards|shards|warm(?:ing)?[- ]?up|captur\w*|copying|setting|initiali[sz]\w*|parsing|import\w*|"
+    r"quantiz\w*|materiali[sz]\w*|verify\w*|casting|sort\w*|dedup\w*|shuffl\w*|formatt\w*|drop\w*)",
+    re.IGNORECASE,
+)
+_VALIDATION = re.compile(r"\b(?:val(?:id(?:at\w*)?)?|eval\w*|test\w*|predict\w*|inference|dev)\b", re.IGNORECASE)
+_TRAIN = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*|fit\w*|updates?|optimi[sz]\w*)\b|loss", re.IGNORECASE)
+_SAVE = re.compile(r"\b(?:sav(?:e|ing)|writ(?:e|ing)|upload\w*|push\w*)\b.*|\bcheckpoint\w*\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One drawing of a bar: where it stands, and what is printed around it."""
+
+    description: str
+    count: Ref
+    total: Ref | None
+    postfix: str  # masked text with the metrics behind
+    rest: str  # masked text glued behind the bar
+    role: BarRole
+
+
+def find(text: str) -> Bar | None:
+    """The bar that a masked line is, with what follows it; None where it is none."""
+    for pattern in (_TQDM, _RICH, _KERAS, _TQDM_OPEN):
+        match = pattern.match(text)
+        if match is not None:
+            return _bar(match, text)
+    return None
+
+
+def _bar(match: re.Match[str], text: str) -> Bar:
+    groups = match.groupdict()
+    description = (groups.get("desc") or "").strip(" :\t")
+    keras = match.re is _KERAS
+    postfix = (groups.get("rest") or "") if keras else (groups.get("meta") or "")
+    rest = "" if keras else text[match.end() :]
+    if match.re is _RICH and "/" not in postfix:  # rich puts its columns, metrics last, behind the bar
+        postfix, rest = f"{postfix} {rest}", ""
+    total = groups.get("total")
+    return Bar(
+        description=description,
+        count=index_of(match["n"]),
+        total=index_of(total) if total and re.fullmatch(N, total) else None,
+        postfix=postfix,
+        rest=rest,
+        role=role_of(description, postfix),
+    )
+
+
+def role_of(description: str, postfix: str = "") -> BarRole:
+    """What a bar counts, by its description; `plain` for none, `other` for one that says nothing known."""
+    if not description:
+        return "plain"
+    if re.match(r"\s*sanity check", description, re.IGNORECASE):
+        return "setup"
+    if _VALIDATION.search(description) and not re.match(
+        r"(?:train|map|filter|generating|tokeni)", description, re.IGNORECASE
+    ):
+        return "validation"
+    if _SAVE.search(description) and not _TRAIN.search(description):
+        return "save"
+    if _SETUP.search(description):
+        return "setup"
+    if _TRAIN.search(description) or "loss" in postfix:
+        return "train"
+    return "other"

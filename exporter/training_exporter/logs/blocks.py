@@ -1,0 +1,299 @@
+"""Joins physical lines that are one record: wrapped, indented, tabular, literals over several lines, tracebacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from training_exporter.logs import fields, literals, messages, tables
+from training_exporter.logs.heads import is_rich_rest
+from training_exporter.logs.lexer import unmask
+from training_exporter.logs.plan import Draft, Plan, Record, Ref
+from training_exporter.model import Split
+
+MAX_LINES = 400
+MAX_CHARACTERS = 64 * 1024
+MAX_TRACEBACKS = 64
+IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
+
+_EXCEPTION = re.compile(
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Iteration|Timeout|Hit|Abort|Fault)?\b(?::|$)"
+)
+_CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
+_PREFIX_LINE = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
+
+Understand = Callable[[str], tuple[Plan, list[str]]]
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: str
+    first: Record
+    last_line: int
+    seen_seconds: float
+    texts: list[str] = field(default_factory=list)
+    size: int = 0
+    depth: int = 0
+    pairs: list[tuple[str, Ref, list[str]]] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, text: str, line: int, time_seconds: float) -> bool:
+        """Take a line; False when the block is as long as a block may be."""
+        self.texts.append(text)
+        self.size += len(text)
+        self.last_line, self.seen_seconds = line, time_seconds
+        return len(self.texts) < MAX_LINES and self.size < MAX_CHARACTERS
+
+
+class Assembler:
+    """Lines of one stream in, records out. At most one block is open, and one traceback for each rank."""
+
+    def __init__(self, understand: Understand) -> None:
+        self._understand = understand  # of a joined text, without begin and end lines
+        self._block: _Block | None = None
+        self._tracebacks: dict[float | int | None, _Block] = {}
+        self._table_prefix = ""
+
+    @property
+    def open(self) -> bool:
+        return self._block is not None or bool(self._tracebacks)
+
+    def add(self, record: Record) -> Iterator[Record]:
+        """Take the next line; yields what is complete by it, in the order of the lines."""
+        if self._tracebacks:
+            taken = yield from self._traceback(record)
+            if taken:
+                return
+        if self._block is not None:
+            taken = yield from self._continue(self._block, record)
+            if taken:
+                return
+            yield from self.flush()
+        yield from self._start(record)
+
+    def idle(self, now_seconds: float) -> Iterator[Record]:
+        """What is complete because nothing followed for IDLE_SECONDS."""
+        if self._block is not None and now_seconds - self._block.seen_seconds >= IDLE_SECONDS:
+            yield from self.flush()
+        for key, block in list(self._tracebacks.items()):
+            if now_seconds - block.seen_seconds >= IDLE_SECONDS:
+                del self._tracebacks[key]
+                yield _verdict(block, None)
+
+    def flush(self) -> Iterator[Record]:
+        """End the open block."""
+        block, self._block = self._block, None
+        if block is None:
+            return
+        if block.kind in ("rich", "block"):
+            yield from self._joined(block)
+        elif block.kind == "dict":
+            yield from self._literal(block)
+        elif block.kind.startswith("metrics:"):
+            yield from self._metric_table(block)
+
+    def close(self) -> Iterator[Record]:
+        """End everything."""
+        yield from self.flush()
+        for block in self._tracebacks.values():
+            yield _verdict(block, None)
+        self._tracebacks.clear()
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def _start(self, record: Record) -> Iterator[Record]:
+        plan = record.plan
+        if match := _PREFIX_LINE.search(plan.message):
+            self._table_prefix = f"{match['name']}/"
+        if plan.opens == "traceback":
+            self._tracebacks[_rank_key(record)] = self._open("traceback", record)
+            return
+        if plan.columns:
+            self._block = self._open("columns", record)
+            return
+        if not plan.opens:
+            yield record
+            return
+        self._block = block = self._open(plan.opens, record)
+        marks = tuple(draft for draft in plan.drafts if draft.kind in ("mark", "message"))
+        if plan.opens == "dict":
+            block.depth = literals.depth_change(plan.message)
+        elif marks and plan.opens in ("block", "rich"):
+            yield replace(record, plan=replace(plan, drafts=marks))
+
+    def _open(self, kind: str, record: Record) -> _Block:
+        block = _Block(kind, record, record.end_line, record.time_seconds)
+        block.texts.append(unmask(record.plan.message, record.tokens))
+        return block
+
+    # --- continuing -------------------------------------------------------------------------------------------
+
+    def _continue(self, block: _Block, record: Record) -> Iterator[Record]:
+        plan = record.plan
+        if block.kind == "rich":
+            if not is_rich_rest(record.text):
+                return False
+            return block.add(record.text.strip(), record.end_line, record.time_seconds)
+        if block.kind == "block":
+            return (yield from self._block_row(block, record))
+        if block.kind == "config":
+            if plan.headed or len(block.texts) > MAX_LINES:
+                return False
+            if record.text.strip() in (")", "),"):
+                self._block = None
+                return True
+            return block.add("", record.end_line, record.time_seconds)
+        if block.kind == "dict":
+            return (yield from self._literal_row(block, record))
+        if block.kind == "columns":
+            return (yield from self._column_row(block, record))
+        return self._metric_row(block, record)
+
+    def _block_row(self, block: _Block, record: Record) -> Iterator[Record]:
+        message = record.plan.message
+        if not message[:1].isspace() or not message.strip() or record.plan.opens not in ("", "block"):
+            return False
+        if any(draft.kind == "message" for draft in record.plan.drafts):
+            return False
+        others = tuple(draft for draft in record.plan.drafts if draft.kind != "record")
+        if others:
+            yield replace(record, plan=replace(record.plan, drafts=others))
+        return block.add(unmask(message, record.tokens).strip(), record.end_line, record.time_seconds)
+
+    def _literal_row(self, block: _Block, record: Record) -> Iterator[Record]:
+        if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
+            return False
+        block.depth += literals.depth_change(record.plan.masked)
+        going = block.add(record.text.strip(), record.end_line, record.time_seconds)
+        if block.depth <= 0 or not going:
+            yield from self.flush()
+        return True
+
+    def _column_row(self, block: _Block, record: Record) -> Iterator[Record]:
+        if record.plan.rule and block.rows < MAX_LINES:
+            return True
+        columns = block.first.plan.columns
+        row = tables.cells(record.plan.message, len(columns))
+        if row is None:
+            return False
+        block.rows += 1
+        prefix = self._table_prefix if columns[0].lower() not in ("epoch", "class") else ""
+        split: Split | None = next((d.split for d in block.first.plan.drafts if d.split), None)
+        draft = tables.row_draft(columns, row, prefix, split)
+        block.seen_seconds = record.time_seconds
+        bars = tuple(draft for draft in record.plan.drafts if draft.kind == "bar" and draft.role == "validation")
+        yield replace(record, plan=replace(record.plan, drafts=(*bars, *((draft,) if draft else ()))))
+        return True
+
+    def _metric_row(self, block: _Block, record: Record) -> bool:
+        if record.plan.rule and block.rows < MAX_LINES and not (block.pairs and "└" in record.text):
+            block.rows += 1
+            block.last_line = record.end_line
+            return True
+        pair = tables.metric_row(record.plan.message)
+        if pair is None:
+            return False
+        block.pairs.append((pair[0], pair[1], record.tokens))
+        block.last_line, block.seen_seconds = record.end_line, record.time_seconds
+        return len(block.pairs) < MAX_LINES
+
+    # --- closing ----------------------------------------------------------------------------------------------
+
+    def _joined(self, block: _Block) -> Iterator[Record]:
+        if len(block.texts) == 1:
+            drafts = tuple(draft for draft in block.first.plan.drafts if draft.kind in ("record", "bar"))
+            if drafts:
+                yield replace(block.first, plan=replace(block.first.plan, drafts=drafts))
+            return
+        separator = " " if block.kind == "rich" else " | "
+        head = block.first.text if block.kind == "block" else ""
+        texts = [head, *block.texts[1:]] if head else block.texts
+        plan, tokens = self._understand(separator.join(texts))
+        yield self._span(block, plan, tokens)
+
+    def _literal(self, block: _Block) -> Iterator[Record]:
+        text = " ".join(block.texts)
+        if text.lstrip().startswith("["):
+            return
+        plan, tokens = self._understand(text)
+        yield self._span(block, plan, tokens)
+
+    def _metric_table(self, block: _Block) -> Iterator[Record]:
+        if not block.pairs:
+            return
+        split: Split = "test" if block.kind == "metrics:test" else "val"
+        text = ", ".join(f"{split} {name}={unmask(_mark(ref, row), [])}" for name, ref, row in block.pairs)
+        plan, tokens = self._understand(text)
+        drafts = tuple(_as_split(draft, split) for draft in plan.drafts)
+        yield self._span(block, replace(plan, drafts=drafts), tokens)
+
+    def _span(self, block: _Block, plan: Plan, tokens: list[str]) -> Record:
+        rank = block.first.plan.rank
+        if isinstance(rank, int):
+            rank = float(block.first.tokens[rank].replace(",", "") or 0)
+        return Record(
+            replace(plan, rank=rank),
+            tokens,
+            block.first.line,
+            block.last_line,
+            block.seen_seconds,
+            block.first.text,
+        )
+
+    # --- tracebacks -------------------------------------------------------------------------------------------
+
+    def _traceback(self, record: Record) -> Iterator[Record]:
+        key = _rank_key(record)
+        block = self._tracebacks.get(key)
+        if block is None:
+            return False
+        message = unmask(record.plan.message, record.tokens)
+        if record.plan.opens == "traceback":
+            return True
+        if (
+            not message.strip()
+            or message[:1].isspace()
+            or _CHAIN.match(message)
+            or message.lstrip().startswith(("|", "+"))
+        ):
+            if not block.add("", record.end_line, record.time_seconds):
+                del self._tracebacks[key]
+            return True
+        del self._tracebacks[key]
+        if len(self._tracebacks) > MAX_TRACEBACKS:
+            self._tracebacks.clear()
+        yield _verdict(block, message)
+        return False
+
+
+def _rank_key(record: Record) -> float | int | None:
+    rank = record.plan.rank
+    return float(record.tokens[rank]) if isinstance(rank, int) else rank
+
+
+def _verdict(block: _Block, last: str | None) -> Record:
+    """A traceback is judged by its last line: an interrupt is no failure; without one nothing is known yet."""
+    draft = Draft("message", event="warning", warning="traceback", severity="suspect")
+    soft = block.first.plan.headed
+    if last is not None and not soft and _EXCEPTION.match(last) and not _HARMLESS_EXIT.match(last):
+        found = messages.find(last)
+        if found is not None and found.outcome == "cancelled":
+            draft = replace(draft, outcome="cancelled", reason=found.reason)
+        else:
+            draft = replace(draft, severity="fatal", outcome="failed")
+    return replace(
+        block.first,
+        plan=replace(block.first.plan, drafts=(draft,)),
+        end_line=block.last_line,
+        time_seconds=block.seen_seconds,
+    )
+
+
+def _mark(ref: Ref, tokens: list[str]) -> str:
+    return tokens[ref] if isinstance(ref, int) else str(ref)
+
+
+def _as_split(draft: Draft, split: Split) -> Draft:
+    return replace(draft, split=split)

@@ -1,0 +1,195 @@
+"""Finds epochs and steps in masked text and takes them out, so that what is left are metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import Ref
+from training_exporter.model import Split
+
+_OF = rf"(?:\s*(?:/|of)\s*(?P<{{0}}>{N}))?"
+# `Epoch(val) [1][40/40]`, `Iter(train) [ 500/80000]`
+_MMENGINE = re.compile(
+    rf"(?P<unit>Epoch|Iter)\((?P<split>\w+)\)\s*(?:\[\s*(?P<epoch>{N})\])?\s*\[\s*(?P<step>{N})/\s*(?P<total>{N})\]"
+)
+# `Train: 0 [  50/1251 (  4%)]`, `Test: [  48/48]`, `Train Epoch: 0 [ 258560/2969600 (9%)]`, `Epoch: [0][ 10/5005]`
+_BRACKETED = re.compile(
+    rf"\b(?P<split>train|test|val\w*|eval\w*)?\s?(?:epoch)?\s*:?\s*\[?(?P<epoch>{N})?\]?\s*:?\s*"
+    rf"\[\s*(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?:\(\s*{N}%\s*\))?\s*\]",
+    re.IGNORECASE,
+)
+_EPOCH_RANGE = re.compile(rf"\bepochs?\s*[:=#]?\s*[\[(]\s*(?P<epoch>{N})\s*/\s*(?P<total>{N})\s*[\])]", re.IGNORECASE)
+_EPOCH = re.compile(
+    rf"\bepochs?\b(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
+    rf"\b(?P<after>{N})(?:st|nd|rd|th)?\s+epochs?\b",
+    re.IGNORECASE,
+)
+_STEP = re.compile(
+    rf"(?P<lead>^\W*|[,|;:/\[({{>@\t✨-]\s*|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
+    r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|current|finished|done|for|in)\s+)"
+    r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
+    r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
+    r"episode|timesteps?|total_timesteps)"
+    rf"\b\s*(?:[:=#@]|no\.?)?\s*[\[(]?\s*(?P<step>{N})(?![\w%]*\w){_OF.format('total')}\s*[\])]?",
+    re.IGNORECASE,
+)
+_UPDATES = re.compile(rf"@ (?P<step>{N}) updates")
+_FRACTION = re.compile(rf"^\W*(?P<step>{N})\s*/\s*(?P<total>{N})(?=\s)(?!\s*\()")
+_TOTAL_STEPS = re.compile(
+    rf"^\s*(?:total optimi[sz]ation steps|total (?:train(?:ing)? )?steps|max[_ ]steps)\s*[:=]\s*(?P<total>{N})\s*$",
+    re.IGNORECASE,
+)
+
+# How well a name counts the run as a whole: micro batches and batches of an epoch are the last choice.
+_RANKS = {
+    "global_step": 5,
+    "global_steps": 5,
+    "trainer_global_step": 5,
+    "num_updates": 5,
+    "current_steps": 5,
+    "current_step": 5,
+    "optimizer_step": 5,
+    "optimizer_steps": 5,
+    "updates": 4,
+    "update": 4,
+    "step": 4,
+    "steps": 4,
+    "training_step": 4,
+    "train_step": 4,
+    "timesteps": 4,
+    "timestep": 4,
+    "total_timesteps": 4,
+    "iteration": 3,
+    "iterations": 3,
+    "iter": 3,
+    "iters": 3,
+    "it": 2,
+    "round": 2,
+    "episode": 2,
+    "results": 2,
+    "batch": 1,
+    "micro_step": 0,
+    "micro_batch": 0,
+    "minibatch": 0,
+}
+_TOTALS = {"total_steps", "max_steps", "num_steps", "total_iterations", "max_iters"}
+_EPOCH_NAMES = {"epoch", "epochs", "current_epoch", "trainer_epoch", "ep"}
+_EPOCH_TOTALS = {"total_epochs", "num_epochs", "max_epochs", "num_train_epochs"}
+
+
+@dataclass(slots=True)
+class Counters:
+    """Epoch and step of a line, as references."""
+
+    epoch: Ref | None = None
+    epoch_total: Ref | None = None
+    step: Ref | None = None
+    step_total: Ref | None = None
+    rank: int = -1  # how good the step is, see _RANKS
+    split: Split | None = None  # where the counter names one: Epoch(val)
+    whole: bool = False  # `[i/n]`: result only when i reaches n
+    bracketed: bool = False
+
+    def offer(self, name: str, step: Ref, total: Ref | None = None) -> None:
+        """Take a step counter if it is better than the one there."""
+        rank = _RANKS.get(name.lower().replace(" ", "_").replace("-", "_").replace("/", "_").replace("__", "_"), 2)
+        if rank > self.rank:
+            self.step, self.step_total, self.rank = step, total, rank
+
+    def take(self, name: str, value: Ref) -> bool:
+        """Whether a normalised pair name is a counter; then it is taken."""
+        if name in _EPOCH_NAMES:
+            self.epoch = value if self.epoch is None else self.epoch
+        elif name in _EPOCH_TOTALS:
+            self.epoch_total = value
+        elif name in _TOTALS:
+            self.step_total = value
+        elif name in _RANKS and name != "results":
+            self.offer(name, value)
+        else:
+            return False
+        return True
+
+    @property
+    def known(self) -> bool:
+        return self.step is not None or self.epoch is not None
+
+
+def extract(text: str) -> tuple[Counters, str]:
+    """The counters of a masked message, and the message without them."""
+    found = Counters()
+    for match in _once(_MMENGINE, text):
+        found.split = _split(match["split"])
+        found.epoch = _ref(match["epoch"])
+        found.offer("iter", index_of(match["step"]), index_of(match["total"]))
+        found.whole = True
+        text = _cut(text, match)
+    if not found.whole:
+        for match in _once(_EPOCH_RANGE, text):
+            found.epoch, found.epoch_total = index_of(match["epoch"]), index_of(match["total"])
+            text = _cut(text, match)
+        for match in _once(_BRACKETED, text):
+            if not (match["split"] or "epoch" in match[0].lower()):
+                continue
+            found.split = _split(match["split"] or "")
+            found.epoch = _ref(match["epoch"]) if match["epoch"] else found.epoch
+            found.offer("batch", index_of(match["step"]), index_of(match["total"]))
+            found.whole = found.bracketed = True
+            text = _cut(text, match)
+    for match in _once(_EPOCH, text):
+        mark = match["epoch"] or match["after"]
+        found.epoch = index_of(mark) if found.epoch is None else found.epoch
+        found.epoch_total = _ref(match["total"]) if found.epoch_total is None else found.epoch_total
+        text = _cut(text, match)
+    text = _steps(text, found)
+    return found, text
+
+
+def _steps(text: str, found: Counters) -> str:
+    for match in _once(_UPDATES, text):
+        found.offer("num_updates", index_of(match["step"]))
+        text = _cut(text, match)
+    while match := _STEP.search(text):
+        found.offer(match["name"], index_of(match["step"]), _ref(match["total"]))
+        text = text[: match.start()] + match["lead"] + " " + _tail(text[match.end() :])
+    if found.step is None:
+        for match in _once(_FRACTION, text):
+            found.offer("batch", index_of(match["step"]), index_of(match["total"]))
+            text = _cut(text, match)
+    return text
+
+
+def total_steps(text: str) -> Ref | None:
+    """The announced number of steps: `Total optimization steps = 390`."""
+    match = _TOTAL_STEPS.match(text)
+    return None if match is None else index_of(match["total"])
+
+
+def _tail(text: str) -> str:
+    # what follows a counter is a new field, whatever stands between
+    return ", " + text.lstrip(" :,|/")
+
+
+def _cut(text: str, match: re.Match[str]) -> str:
+    return text[: match.start()].rstrip(" /") + " " + _tail(text[match.end() :])
+
+
+def _once(pattern: re.Pattern[str], text: str) -> Iterable[re.Match[str]]:
+    match = pattern.search(text)
+    return () if match is None else (match,)
+
+
+def _ref(mark: str | None) -> Ref | None:
+    return None if mark is None else index_of(mark)
+
+
+def _split(word: str) -> Split | None:
+    word = word.lower()
+    if word.startswith("train"):
+        return "train"
+    if word.startswith("test"):
+        return "test"
+    return "val" if word.startswith(("val", "eval")) else None

@@ -1,0 +1,58 @@
+"""Takes log lines out of what carries them: container log files and shippers' JSON envelopes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+MAX_PARTIAL = 1 << 20
+# CRI: `2026-01-02T03:04:05.123456789Z stdout F text`, P for a part of a line
+_CRI = re.compile(
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([PF])(?::\S*)? ?(.*)$", re.DOTALL
+)
+_DOCKER = re.compile(r'^\{"log":"')
+_ENVELOPE = re.compile(r'^\{.*"(?:log|message|msg)"\s*:\s*"')
+_SHIPPED = ("kubernetes", "stream", "container_name", "container_id", "host", "agent", "@timestamp", "_p", "docker")
+
+
+class Unwrapper:
+    """Joins the parts of one line for each stream; a plain line passes through as it is."""
+
+    def __init__(self) -> None:
+        self._partial: dict[str, str] = {}
+
+    def unwrap(self, text: str) -> list[str]:
+        """The printed lines that are complete with this line of the file."""
+        first = text[:1]
+        if first == "{" and ('"log"' in text[:400] or '"message"' in text or '"msg"' in text):
+            return self._json(text)
+        if first.isdigit() and text[10:11] == "T":
+            match = _CRI.match(text)
+            if match is not None:
+                return self._join(match[1], match[3], whole=match[2] == "F")
+        return [text]
+
+    def _json(self, text: str) -> list[str]:
+        if not (_DOCKER.match(text) or _ENVELOPE.match(text)):
+            return [text]
+        try:
+            envelope = json.loads(text)
+        except (ValueError, RecursionError):
+            return [text]
+        if not isinstance(envelope, dict):
+            return [text]
+        stream = str(envelope.get("stream", ""))
+        if isinstance(envelope.get("log"), str) and ("stream" in envelope or "time" in envelope):
+            line = envelope["log"]
+            return self._join(stream, line.rstrip("\n"), whole=line.endswith("\n"))
+        for key in ("message", "msg", "log"):
+            if isinstance(envelope.get(key), str) and any(name in envelope for name in _SHIPPED):
+                return self._join(stream, envelope[key].rstrip("\n"), whole=True)
+        return [text]
+
+    def _join(self, stream: str, text: str, *, whole: bool) -> list[str]:
+        joined = (self._partial.pop(stream, "") + text)[:MAX_PARTIAL]
+        if whole:
+            return [line for piece in joined.split("\n") for line in re.split(r"[\r\b]+", piece)]
+        self._partial[stream] = joined
+        return []

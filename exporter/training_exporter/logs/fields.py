@@ -1,0 +1,98 @@
+"""Finds `name value` pairs in masked text: key=value, key: value, key value, whatever separates them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import Ref
+
+# Wrappers that print around a number: tensor(7.5), np.float64(0.49), array(0.77), [2.1e-06], '0.57'.
+_WRAP = r"(?:(?:(?:np|numpy|torch|jnp|jax)\.)?(?:tensor|array|Array|float\d*|bfloat16|int\d*|scalar)\()?"
+_WORD_VALUE = r"[-+]?(?:nan|NaN|NAN|inf|Inf|INF|[iI]nfinity)(?![\w/])"
+_NOTHING = r"(?:n/?a|N/?A|None|none|null|True|False|true|false)(?![\w/])"
+# A unit sticks to the number, or is one of the few that stand apart.
+_UNIT = r"(?P<unit>[A-Za-zµ%°][\w/%]*|\s(?:ms|s|sec|secs|seconds|min|it/s|tok/s|[KMG]i?B|%)(?![\w:=]))?"
+_SIDE = rf"(?:\s?\(\s*(?:(?P<average>{N})%?|[^(){{}}]{{0,40}})\s*\))?"
+_VALUE = (
+    rf"{_WRAP}[\[(]*['\"]?(?P<value>{N}|{_WORD_VALUE}|{_NOTHING}|{T})\.?{_UNIT}"
+    rf"(?P<more>(?:\s?[,/]\s?{N}(?=[\s,\])/]))+(?=\s?[\])]))?['\"]?[\])]*(?P<of>/{N})?(?P<percent>%)?{_SIDE}"
+)
+_NAME = rf"(?<![\w'\".])(?P<name>[A-Za-z#](?:[^{N[1:-1]}{T[1:-1]}=:,|;\t\[\]{{}}'\"<>\s]|\s(?!\s)){{0,60}}?)"
+_PAIR = re.compile(
+    rf"(?:{_NAME}(?:\s*=\s*|\s*:\s*(?!//)|\s{{1,4}})(?![{N[1:-1]}][\w]*\.\w){_VALUE})|(?P<loose>(?:{N}|{T})[\w/%]*)"
+)
+_WORD_NUMBERS = {"nan": float("nan"), "inf": float("inf"), "infinity": float("inf")}
+# More numbers behind the value without a name of their own: columns, not a pair.
+_SEVERAL = re.compile(rf"\s+{N}\s+{N}")
+MAX_PAIRS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A name and the value printed with it."""
+
+    name: str
+    value: Ref | None  # None: printed, but no number (a time, `n/a`, a boolean)
+    unit: str = ""
+    average: Ref | None = None  # the running average printed behind in brackets
+    rest: tuple[Ref, ...] = ()  # further numbers of a list
+    start: int = 0  # of the name, in the text that was searched
+    end: int = 0
+    words: int = 1
+    tight: bool = True  # `=` or `:` stood between, not only a blank
+
+
+def word_number(text: str) -> float | None:
+    """Value of nan or inf in any spelling; None for another word."""
+    sign = -1.0 if text.startswith("-") else 1.0
+    found = _WORD_NUMBERS.get(text.lstrip("+-").lower())
+    return None if found is None else sign * found
+
+
+def ref_of(mark: str) -> Ref | None:
+    """Reference for what stands where a value is expected; None for a time, a boolean, `n/a`."""
+    if re.fullmatch(N, mark):
+        return index_of(mark)
+    return word_number(mark)
+
+
+def scan(text: str) -> list[Pair]:
+    """All pairs of a masked text, left to right. A name of more than five words is prose and skipped."""
+    pairs: list[Pair] = []
+    for match in _PAIR.finditer(text):
+        if match["loose"] is not None:
+            continue
+        pair = _pair(match)
+        if pair is not None:
+            pairs.append(pair)
+        if len(pairs) >= MAX_PAIRS:
+            break
+    return pairs
+
+
+def _pair(match: re.Match[str]) -> Pair | None:
+    value = ref_of(match["value"])
+    name = match["name"].strip(" -*•·#>")
+    words = len(name.split())
+    if not name or words > 5 or _SEVERAL.match(match.string, match.end()):  # noqa: PLR2004 - see scan
+        return None
+    average = None if match["average"] is None else index_of(match["average"])
+    if (
+        value is not None and match["of"] and average is not None
+    ):  # `Accuracy: 9908/10000 (99%)`: the share, not the count
+        value, average = average, None
+    more = tuple(index_of(mark) for mark in re.findall(N, match["more"] or ""))
+    between = match.string[match.end("name") : match.start("value")]
+    return Pair(
+        name=name,
+        value=value,
+        unit=(match["unit"] or match["percent"] or "").strip(),
+        average=average,
+        rest=more,
+        start=match.start(),
+        end=match.end(),
+        words=words,
+        tight="=" in between or ":" in between,
+    )

@@ -1,0 +1,134 @@
+"""Takes off what stands before a message: rank prefixes, times, levels, logger names, file and line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import Ref
+
+_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|NOTE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+_FILE = rf"[\w./-]+\.(?:py|cc|cpp|cu|c|h|go|rs):{N}"
+
+_RANK_PREFIXES = [
+    re.compile(r"\[(?:rank|default|worker|node|trainer|[a-z_]+)(?P<fixed>\d+)\]:\s?"),  # torch, torchrun --tee
+    re.compile(rf"\[{N},(?P<mark>{N})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
+    re.compile(rf"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
+    re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
+    re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss|train|acc))"),  # srun --label
+    re.compile(rf"[A-Za-z][\w-]*[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"),  # pdsh, deepspeed: host name
+]
+_BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
+_GLOG = re.compile(rf"\[?[IWEF]\d{{3,4}} {T}(?:\.?\d*) (?:{N} )?[\w./-]+:{N}\]\s?")
+_STDLIB = re.compile(rf"({_LEVEL}):([\w.]+):")
+_LEVEL_WORD = re.compile(rf"({_LEVEL})(?:(?:\s*[-|:>]+)\s|\s+|(?=\[)|$)")
+_TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|(?=\[)|\]:?\s?)")
+_LOGGER = re.compile(rf"([A-Za-z_][\w.]*)((?::[\w<>.]+)?(?::{N})?)\s+(?:-+|\||>>)(?:\s|$)")
+_FILE_WORD = re.compile(rf"\[?{_FILE}(?::[\w<>]+)?\]?(?:(?:\s*[-|:>]+)\s|\s+)")
+_ARROWS = re.compile(r">>\s")
+_BRACKET_PARTS = re.compile(
+    rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
+    rf"{T} [\w.]+|{T},? {_LEVEL}|titan|{N})$"
+)
+_BRACKET_LOGGER = re.compile(r"^[A-Za-z_][\w.]*$")
+_BRACKET_RANK = re.compile(rf"^(?:Rank|RANK|rank)[ :=]?({N})$")
+_RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
+_RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
+_RICH_REST = re.compile(rf"^ {{20,}}\S")
+
+
+@dataclass(slots=True)
+class Head:
+    """What a head said, and where the message begins."""
+
+    message: str
+    logger: str = ""
+    level: str = ""
+    rank: Ref | None = None
+    headed: bool = False
+    rich: bool = False
+
+
+def take_rank(masked: str) -> tuple[str, Ref | None]:
+    """The text behind all rank prefixes, and the rank: the innermost wins (`[default0]:[rank3]:` is rank 3)."""
+    rank: Ref | None = None
+    for _ in range(4):
+        for pattern in _RANK_PREFIXES:
+            match = pattern.match(masked)
+            if match is None:
+                continue
+            groups = match.groupdict()
+            if groups.get("fixed"):
+                rank = float(groups["fixed"])
+            elif groups.get("mark"):
+                rank = index_of(groups["mark"])
+            masked = masked[match.end() :]
+            break
+        else:
+            break
+    return masked, rank
+
+
+def take_head(masked: str) -> Head:
+    """Split a masked line into head and message."""
+    text, rank = take_rank(masked)
+    if match := _RICH.match(text):
+        message = _RICH_FILE.sub("", text[match.end() :])
+        return Head(message.rstrip(), level=match[1], rank=rank, headed=True, rich=True)
+    head = Head(text, rank=rank)
+    for _ in range(8):
+        if not _step(head):
+            break
+        head.headed = True
+    return head
+
+
+def is_rich_rest(text: str) -> bool:
+    """Whether a printed line continues a RichHandler record: its message column begins behind 20 blanks."""
+    return bool(_RICH_REST.match(text))
+
+
+def _step(head: Head) -> bool:
+    text = head.message
+    if match := _STDLIB.match(text):
+        head.level, head.logger = match[1], match[2]
+    elif match := _GLOG.match(text):
+        head.level = head.level or {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}[match[0].lstrip("[")[0]]
+    elif text.startswith("["):
+        return _bracket(head)
+    elif match := _TIME.match(text):
+        pass
+    elif not head.level and (match := _LEVEL_WORD.match(text)) and (head.headed or match.end() < len(text)):
+        head.level = match[1]
+    elif head.headed and (match := _FILE_WORD.match(text) or _ARROWS.match(text)):
+        pass
+    elif head.headed and not head.logger and (match := _LOGGER.match(text)):
+        head.logger = match[1]
+    else:
+        return False
+    head.message = text[match.end() :]
+    return True
+
+
+def _bracket(head: Head) -> bool:
+    match = _BRACKET.match(head.message)
+    if match is None:
+        return False
+    inside = match[1]
+    if not _BRACKET_PARTS.match(inside):
+        # a bare word in brackets is a logger only between other parts of a head: `[time][train][INFO] - `
+        if not (head.headed and not head.logger and _BRACKET_LOGGER.match(inside)):
+            return False
+        head.logger = inside
+    elif rank := _BRACKET_RANK.match(inside):
+        head.rank = index_of(rank[1])
+    elif level := re.match(_LEVEL, inside):
+        head.level = head.level or level[0]
+    elif logger := re.match(rf"^{T} ([A-Za-z][\w.]*)$", inside):
+        head.logger = logger[1]
+    elif re.fullmatch(N, inside) and not head.headed:
+        return False
+    rest = head.message[match.end() :]
+    head.message = rest[2:] if rest.startswith(("- ", "| ")) else rest.removeprefix(": ")
+    return True

@@ -1,0 +1,164 @@
+"""Reads dicts and lists in masked text: JSON, Python literals, and what repr prints that neither would accept."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from training_exporter.logs.fields import ref_of
+from training_exporter.logs.lexer import N, T
+from training_exporter.logs.plan import Ref
+
+MAX_DEPTH = 12
+MAX_ENTRIES = 2000
+_STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_BARE = re.compile(rf"{N}|{T}|[-+]?[\w.]+%?")
+_BLANK = re.compile(r"\s*")
+
+
+@dataclass(slots=True)
+class Literal:
+    """A dict flattened with `/`: numbers, and the short strings that say what they are about."""
+
+    numbers: list[tuple[str, Ref]] = field(default_factory=list)
+    strings: dict[str, str] = field(default_factory=dict)
+    entries: int = 0  # leaves of any kind
+    listed: bool = False  # a list of dicts: a history, not a report
+
+
+class _Unreadable(ValueError):
+    """The text is no literal."""
+
+
+class _Reader:
+    def __init__(self, text: str, position: int) -> None:
+        self.text = text
+        self.position = position
+        self.found = Literal()
+
+    def peek(self) -> str:
+        match = _BLANK.match(self.text, self.position)
+        self.position = match.end() if match else self.position
+        return self.text[self.position : self.position + 1]
+
+    def expect(self, characters: str) -> str:
+        character = self.peek()
+        if not character or character not in characters:
+            raise _Unreadable
+        self.position += 1
+        return character
+
+    def value(self, path: str, depth: int) -> None:
+        character = self.peek()
+        if depth > MAX_DEPTH or self.found.entries > MAX_ENTRIES:
+            raise _Unreadable
+        if character == "{":
+            self.mapping(path, depth)
+        elif character in "[(" and character:
+            self.sequence(path, depth)
+        elif character in "'\"" and character:
+            self.leaf(path, self.string(), quoted=True)
+        else:
+            self.bare(path, depth)
+
+    def mapping(self, path: str, depth: int) -> None:
+        self.expect("{")
+        while self.peek() != "}":
+            key = self.string() if self.peek() in "'\"" and self.peek() else self.word()
+            self.expect(":=")
+            self.value(f"{path}/{key}" if path else key, depth + 1)
+            if self.peek() == ",":
+                self.position += 1
+            elif self.peek() != "}":
+                raise _Unreadable
+        self.position += 1
+
+    def sequence(self, path: str, depth: int) -> None:
+        closing = {"[": "]", "(": ")"}[self.expect("[(")]
+        first = len(self.found.numbers)
+        count = 0
+        while self.peek() != closing:
+            if self.peek() == "{":
+                self.found.listed = True
+            self.value(f"{path}/{count}", depth + 1)
+            count += 1
+            if self.peek() == ",":
+                self.position += 1
+            elif self.peek() != closing:
+                raise _Unreadable
+        self.position += 1
+        if count == 1 and len(self.found.numbers) == first + 1:  # a list of one is the value itself
+            self.found.numbers[first] = (path, self.found.numbers[first][1])
+
+    def string(self) -> str:
+        match = _STRING.match(self.text, self.position)
+        if match is None:
+            raise _Unreadable
+        self.position = match.end()
+        return match[1] if match[1] is not None else match[2]
+
+    def word(self) -> str:
+        match = _BARE.match(self.text, self.position)
+        if match is None:
+            raise _Unreadable
+        self.position = match.end()
+        return match[0]
+
+    def bare(self, path: str, depth: int) -> None:
+        word = self.word()
+        if self.text[self.position : self.position + 1] == "(":  # tensor(1.2, device='cuda:0'), EvalArgs(interval=100)
+            self.call(path, depth)
+            return
+        self.leaf(path, word, quoted=False)
+
+    def call(self, path: str, depth: int) -> None:
+        self.expect("(")
+        first = True
+        while self.peek() != ")":
+            if first and (match := re.compile(rf"({N})\s*[,)]").match(self.text, self.position)):
+                self.leaf(path, match[1], quoted=False)
+                self.position += 1
+            elif match := re.compile(r"\w+\s*=").match(self.text, self.position):
+                self.position = match.end()
+                self.skip(depth)
+            else:
+                self.skip(depth)
+            first = False
+            if self.peek() == ",":
+                self.position += 1
+            elif self.peek() != ")":
+                raise _Unreadable
+        self.position += 1
+
+    def skip(self, depth: int) -> None:
+        kept = self.found
+        self.found = Literal(entries=kept.entries)
+        self.value("", depth + 1)
+        kept.entries = self.found.entries
+        self.found = kept
+
+    def leaf(self, path: str, word: str, *, quoted: bool) -> None:
+        self.found.entries += 1
+        ref = ref_of(word.strip())
+        if ref is not None:
+            self.found.numbers.append((path, ref))
+        elif quoted and re.fullmatch(rf"{N}%", word):
+            self.found.numbers.append((path, ref_of(word[0]) or 0))
+        elif quoted and len(word) <= 80:  # noqa: PLR2004 - a label, not a text
+            self.found.strings[path.rpartition("/")[2]] = word
+
+
+def read(text: str, start: int) -> tuple[Literal, int] | None:
+    """The literal that begins at `start` of a masked text and where it ends; None where there is none."""
+    reader = _Reader(text, start)
+    try:
+        reader.value("", 0)
+    except (_Unreadable, RecursionError):
+        return None
+    return reader.found, reader.position
+
+
+def depth_change(text: str) -> int:
+    """Opened minus closed braces and brackets outside quotes: not 0 where a literal goes on in the next line."""
+    bare = _STRING.sub("", text)
+    return sum(bare.count(mark) for mark in "{[") - sum(bare.count(mark) for mark in "}]")

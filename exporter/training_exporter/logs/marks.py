@@ -1,0 +1,171 @@
+"""Lines that say where a run is: begin and end of training, epochs, validation, checkpoints, compilation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from training_exporter.logs import counters
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import Draft, Ref
+from training_exporter.model import LogPhase
+
+_FLAGS = re.IGNORECASE
+
+
+def _re(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, _FLAGS)
+
+
+_ANY = f"(?:{N}|{T})"
+_TRAIN_END = _re(
+    r"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b(?! for epoch)|"
+    r"(?:finished|completed|done with) training\b(?! epoch)|done training\b|train(?:ing)? (?:complete|done|finished)[.!]*$|"
+    r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
+    rf"{N} epochs completed in|overall training speed|total training time|training time\s*:|\| - training time|"
+    r"early[ -]stopping(?: triggered|:| condition)|\*+ best metric|exiting program at iteration|"
+    rf"(?:epoch {N}: early stopping)|training (?:run )?(?:took|stopped|succeeded)|experiment (?:finished|completed)|"
+    r"end of training\b|all (?:epochs|done|training) (?:completed?|finished|done)|finished fine-?tuning|"
+    r"fine-?tuning (?:completed?|finished|done)|max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
+)
+_TRAIN_BEGIN = _re(
+    r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|fine-tuning)\b(?! run| epoch| process)|"
+    r"training starts? at|training (?:started|begins)\b|\[before the start of training step\]|start iterating|let's train)"
+)
+_EPOCH_BEGIN = _re(
+    rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? started|"
+    rf"epoch\W*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\]-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
+)
+_EPOCH_END = _re(
+    rf"^\W*(?:end of epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? (?:completed|finished|done)|"
+    rf"(?:finished|completed) (?:training )?epoch\W*{N}|epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|done|ended|took)\b)"
+)
+_VAL_BEGIN = _re(
+    r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?|(?:lm )?evals?\b|sanity)|"
+    r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|validating|testing)|"
+    rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|validating\b|"
+    r"evaluating\b|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|metrics)\b|"
+    r"begin validation on)"
+)
+_VAL_END = _re(
+    rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:completed?|finished|done|ended)|"
+    r"(?:finished|completed|done with) (?:the )?(?:validation|evaluation|evaluating|validating|lm evals?|evals?\b))"
+)
+_COMPILE = _re(
+    r"^\W*(?:compiling (?:the )?(?:model|each|graph|function|loss|transformer|blocks?|module|train)|compilation (?:started|of)|"
+    r"torch\.compile\b|(?:applying|using|enabling|running|with) torch\.compile|autotune \w|singleprocess autotune|compiled cluster using xla|"
+    r"capturing (?:cuda )?graph|capturing cudagraph|.*\bwith torch\.compile\b|.*dry-run (?:batch|forward)|jit compil|"
+    r"compiling .*(?:jit|xla|inductor))"
+)
+_RESUME = _re(
+    r"\b(?:resum(?:e|ed|ing)(?: training)? (?:from|at|training)|(?:loaded|loading|restor(?:ed|ing)) (?:the )?(?:checkpoint|state|model checkpoint) (?:from|at)|"
+    r"found checkpoint at|continuing training from|warm start(?:ed|ing)? from|(?:successfully )?loaded checkpoint)"
+)
+_NO_RESUME = _re(r"\b(?:no (?:existing|previous|checkpoint)|not found|none found|from scratch|starting fresh)\b")
+
+_SAVE_NOT = _re(
+    r"\b(?:will be (?:saved|written)|would save|(?:is )?deleting|deleted?\b|removing|removed|loading|loaded|restor\w+|resum\w+|rewinding|"
+    r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|gradient checkpoint\w*|"
+    r"activation checkpoint\w*|checkpoint(?:ing)? (?:dir|directory|folder|path|interval|every|enabled|disabled)|"
+    r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|->"
+)
+_OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
+_SAVED = _re(
+    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
+    rf".*?\b{_OBJECT}\b.*?\b(?:successfully )?(?:saved|written|finalized successfully|uploaded)\b|.*\b{_OBJECT} (?:save )?(?:completed?|finished|done)\b|"
+    rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|"
+    rf"finished saving (?:model|checkpoint) to)"
+)
+_SAVING = _re(
+    rf"\b(?:saving|sav(?:e|ing) (?:a |the )?|writing|dumping|storing|about to be saved|preparing to save|started (?:an )?async\w* checkpoint save|"
+    rf"scheduled (?:an )?async checkpoint save|taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|^\W*checkpointing\b"
+)
+_PROGRESS = _re(
+    r"\b(?:configuration saved in|config(?:uration)? file saved|model weights saved in|tokenizer config file saved|special tokens file saved|"
+    r"(?:optimi[sz]er|scheduler|sampler|scaler|random|gradscaler) states? saved|zero checkpoint saved|saved (?:model )?configuration|"
+    r"checkpoint of size .* saved|storing distributed optimizer|finished staging|chat template saved|model checkpoint of size)"
+)
+_ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
+_STEP_NAME = _re(
+    rf"(?:global[_ ]?step|\bstep|iter(?:ation)?|checkpoint|ckpt|\bba|updates?)[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
+)
+_EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
+_PAIRS = re.compile(rf"[=:]\s*(?:\w+\()?['\"]?{N}|\{{")  # a begin or end line that carries results itself
+_BEST = _re(
+    r"\b(?:improved\b|new best|reached .*\(best|best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|not? improve|was not in top|updated checkpoint_best|"
+    r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A recognised line: its draft, and whether it may carry metrics of its own besides."""
+
+    draft: Draft
+    bare: bool = True  # numbers in it repeat others or count something: no metrics
+
+
+def is_best(text: str) -> bool:
+    """Whether a line repeats a value because it is the best so far."""
+    return bool(_BEST.search(text))
+
+
+def find(text: str) -> Mark | None:
+    """The mark in a masked message, or None. Saves come first: they mention training, epochs and validation."""
+    if len(text) > 600:  # noqa: PLR2004 - a mark is a sentence
+        return None
+    if saved := _checkpoint(text):
+        return Mark(saved)
+    found, _ = counters.extract(text)
+    for pattern, event, phase in _MARKS:
+        if pattern.search(text):
+            draft = Draft(
+                "mark",
+                event=event,
+                phase=phase,
+                epoch=found.epoch,
+                epoch_total=found.epoch_total,
+                step=found.step,
+                step_total=found.step_total,
+                outcome="finished" if event == "train_end" else None,
+            )
+            return Mark(draft, bare=event not in ("val_end", "val_begin") or not _PAIRS.search(text))
+    if _RESUME.search(text) and not _NO_RESUME.search(text):
+        return Mark(Draft("mark", event="resume", step=_name_ref(_STEP_NAME, text), epoch=found.epoch))
+    return None
+
+
+_MARKS: tuple[tuple[re.Pattern[str], str, LogPhase | None], ...] = (
+    (_TRAIN_END, "train_end", "done"),
+    (_EPOCH_BEGIN, "epoch_begin", "train"),
+    (_EPOCH_END, "epoch_end", None),
+    (_VAL_END, "val_end", None),
+    (_VAL_BEGIN, "val_begin", "validation"),
+    (_TRAIN_BEGIN, "train_begin", "train"),
+    (_COMPILE, "compile", "compile"),
+)
+
+
+def _checkpoint(text: str) -> Draft | None:
+    if _PROGRESS.search(text):
+        return Draft("mark", event="checkpoint_progress", phase=None)
+    if _SAVE_NOT.search(text) and not re.search(r"is deleting.*saved", text):
+        return None
+    if _SAVED.search(text):
+        event = "checkpoint_saved"
+    elif _SAVING.search(text):
+        event = "checkpoint_begin"
+    else:
+        return None
+    draft = Draft("mark", event=event, phase=None if _ASYNC.search(text) else "checkpoint")
+    return replace(draft, step=_name_ref(_STEP_NAME, text), epoch=_name_ref(_EPOCH_NAME, text))
+
+
+def _name_ref(pattern: re.Pattern[str], text: str) -> Ref | None:
+    for match in pattern.finditer(text):
+        groups = match.groupdict()
+        mark = groups.get("mark") or groups.get("before")
+        if mark:
+            return index_of(mark)
+        return float(groups["digits"])
+    return None

@@ -1,0 +1,127 @@
+"""Names of metrics: one spelling, which split they belong to, and which are timers, counters or settings."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from training_exporter.model import Split
+
+_SPLIT_WORDS: dict[str, Split] = {
+    "val": "val",
+    "valid": "val",
+    "validate": "val",
+    "validation": "val",
+    "eval": "val",
+    "evaluation": "val",
+    "dev": "val",
+    "test": "test",
+    "train": "train",
+    "training": "train",
+}
+_PREFIX = re.compile(
+    r"^(?:metrics/)?(train(?:ing)?|val(?:id(?:ate|ation)?)?|eval(?:uation)?|dev|test)(?:[/_.\s-]+|(?=\())(?=\w)"
+)
+_INFIX = re.compile(r"(?:[/_.\s-])(val(?:id(?:ation)?)?|eval|test)(?=[/_.\s@-]|$)")
+_SET = re.compile(
+    r"\s+(?:on|over)\s+(?:the\s+)?(val(?:id(?:ation)?)?|eval|dev|test|train(?:ing)?)(?:\s?set|\s?data\w*)?$"
+)
+_WORD = re.compile(r"[a-z0-9]+")
+
+# Durations, rates, sizes and bookkeeping: worth nothing as quality.
+_AUX = re.compile(
+    r"""(?:^|_)(?:
+      (?:run)?time|times|timing|timings|seconds|secs?|ms|duration|dur|elapsed|eta|remaining|hours|minutes
+      |per_sec(?:ond)?|per_s|samplespersec|it_s|iter_s|img_s|tok_s|toks|tok_sec|samples_sec|tokens_sec|sec
+      |wps|ups|wpb|bsz|wall|tps|tflops?|tflop_s\w*|flops?|mfu|hfu|throughput|speed|fps|gpu_mem|bandwidth
+      |mem|memory|max_mem|memallocated|maxmemallocated|vram|gb|mb|gib|mib|ram|cpu|gpus?|nodes?|world_size
+      |num_tokens|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
+      |lr|learning_rate|base_lr|lrs|weight_decay|wd|momentum|mom|betas?|eps|loss_scale|scale|scaler
+      |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
+      |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stderr
+      |rank|local_rank|node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
+    )(?:_|$)""",
+    re.VERBOSE,
+)
+_AUX_PREFIX = re.compile(
+    r"^(?:clip$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|time|optim|gpu)(?:_|/|$))"
+)
+# What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
+_SETTING = re.compile(
+    r"(?:^|_)(?:interval|steps?|iters?|iterations?|batch_?size|size|freq|frequency|every|ratio|split|samples|dataset|"
+    r"datasets|strategy|num|n|max|min|epochs?|path|dir|directory|file|files|delay|accumulation|length|len|limit|"
+    r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
+)
+_QUALITY = re.compile(
+    r"(?:^|_|(?<=[a-z]))(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
+    r"f1\w*|auc\w*|auroc|auprc|map\w*|ap\d*[a-z]?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|"
+    r"dice\w*|psnr|ssim|lpips|fid\w*|kid|inception\w*|is|mse|mae|rmse|mape|smape|error\w*|err|r2|kl\w*|nll\w*|elbo|ece|"
+    r"em|exact\w*|mrr\w*|ndcg\w*|hits?\w*|top\d+\w*|score\w*|rewards?\w*|win\w*|eal|accept\w*|entropy|crossentropy|"
+    r"bertscore\w*|corr\w*|mcc|pearson\w*|spearman\w*|kappa|metric\w*|objective|margins?|judge\w*|pass_?\d*|"
+    r"tau\w*|cider|spice|return\w*|mean_\d+|best_\d+|maj_\d+|likelihood|logprob\w*|logps\w*|r_\d+|confidence\w*|gap|"
+    r"brier|calibration|cosine\w*|sim\w*|distance|dist|fitness|map50_95|pck\w*|pq|bd_rate|nme|epe|d1|d\d|abs_rel|"
+    r"wer\w*|mos|pesq|stoi|si_?sdr|sdr|jaccard|hausdorff|gen_len)(?:_|$)"
+)
+_LOSS = re.compile(r"(?:^|_)\w*loss(?:es)?(?:_|$|\d)|(?:^|_)(?:nll|elbo)(?:_|$)")
+# Scores that only an evaluation computes; a line of nothing else is a result even where nothing announces it.
+_EVALUATION_ONLY = re.compile(
+    r"^(?:rouge|bleu|sacrebleu|meteor|chrf|wer|cer|bertscore|exact_match|em$|map|ndcg|mrr|cider|spice|fid|auroc|auc|"
+    r"acc_1$|acc_5$|top1|top5|precision|recall|f1|hits?_|iou|miou|dice|psnr|ssim|accuracy|mcc|pearson|spearman)"
+)
+
+
+@lru_cache(maxsize=4096)
+def normalise(name: str) -> tuple[str, Split | None]:
+    """`val/full_acc_0_epoch` -> (`full_acc_0`, "val"): lower case, split prefix and `_epoch` off, only [a-z0-9_].
+
+    The split is None where the name says none. An empty name means that nothing is left (a bare `val`).
+    """
+    text = name.strip().lower()
+    split: Split | None = None
+    if match := _SET.search(text):
+        split, text = _SPLIT_WORDS[match[1]], text[: match.start()]
+    if match := _PREFIX.match(text):
+        split, text = _SPLIT_WORDS[match[1]], text[match.end() :]
+    elif text in _SPLIT_WORDS:
+        return "", _SPLIT_WORDS[text]
+    elif split is None and (match := _INFIX.search(text)):
+        split = _SPLIT_WORDS[match[1]]
+    elif split is None and text.endswith((" train", "_train", " training")):
+        split, text = "train", text.rpartition("train")[0]
+    if text.startswith("metrics/eval/"):
+        split, text = "val", text[len("metrics/eval/") :]
+    elif text.startswith("metrics/"):
+        text = text[len("metrics/") :]
+    clean = "_".join(_WORD.findall(text))
+    if clean.endswith("_epoch"):
+        clean = clean[: -len("_epoch")]
+    return clean, split
+
+
+@lru_cache(maxsize=4096)
+def is_aux(name: str) -> bool:
+    """Whether a normalised name is a timer, a rate, a size or a count, not a quality."""
+    return bool(_AUX_PREFIX.match(name) or (_AUX.search(name) and not _LOSS.search(name)))
+
+
+@lru_cache(maxsize=4096)
+def is_setting(name: str) -> bool:
+    """Whether a normalised name is a setting of the evaluation, not its result."""
+    return bool(_SETTING.search(name)) and not _QUALITY.search(name)
+
+
+@lru_cache(maxsize=4096)
+def is_quality(name: str) -> bool:
+    """Whether a normalised name is known for a measure of quality."""
+    return bool(_QUALITY.search(name)) and not is_aux(name)
+
+
+@lru_cache(maxsize=4096)
+def is_loss(name: str) -> bool:
+    return bool(_LOSS.search(name))
+
+
+@lru_cache(maxsize=4096)
+def is_evaluation_only(name: str) -> bool:
+    """Whether nobody would print this score of a training batch."""
+    return bool(_EVALUATION_ONLY.match(name))

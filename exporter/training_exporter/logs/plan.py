@@ -1,0 +1,80 @@
+"""What a shape of line says: drafts of events whose values are positions among the line's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from training_exporter.logs.lexer import number
+from training_exporter.model import LogPhase, MessageClass, Split
+
+# A value of a shape: an int is the position of the number among the line's tokens, a float is the value itself
+# (nan, inf, or digits that are part of the shape, as in `checkpoint-500`).
+Ref = int | float
+
+DraftKind = Literal["record", "bar", "mark", "message"]
+BarRole = Literal["train", "validation", "setup", "save", "other", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One statement of a line, before the state of the log decides what it means."""
+
+    kind: DraftKind
+    event: str = ""  # of a mark; a hint for a record
+    phase: LogPhase | None = None
+    split: Split | None = None
+    epoch: Ref | None = None
+    epoch_total: Ref | None = None
+    step: Ref | None = None
+    step_total: Ref | None = None
+    rank: Ref | None = None
+    plain: tuple[tuple[str, Ref], ...] = ()  # metrics whose name says no split
+    train: tuple[tuple[str, Ref], ...] = ()
+    validation: tuple[tuple[str, Ref], ...] = ()
+    test: tuple[tuple[str, Ref], ...] = ()
+    averages: tuple[tuple[str, Ref], ...] = ()  # running averages printed behind the values
+    suffix: Ref | None = None  # an index that belongs into every name (EAGLE's `position 0`)
+    role: BarRole = "plain"
+    partial: bool = False  # values over a part of the set: no result
+    sure: bool = False  # a record that is a report even without counter or split
+    warning: str | None = None
+    severity: MessageClass | None = None
+    outcome: Literal["finished", "failed", "cancelled"] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is known of a shape once and for all."""
+
+    drafts: tuple[Draft, ...] = ()
+    masked: str = ""
+    message: str = ""  # masked text behind the head
+    opens: str = ""  # the kind of block that such a line begins
+    columns: tuple[str, ...] = ()  # names of a table's header
+    rule: bool = False  # nothing but ruling
+    headed: bool = False  # a logger head stood before the message
+    rich: bool = False  # a RichHandler head
+    rank: Ref | None = None
+    times: tuple[int, ...] = ()  # positions that were times when the plan was made
+    novelty: str = ""  # the line with everything variable masked
+    quiet: bool = False  # of class suspect or fatal, or a heartbeat: never progress by being new
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A line or a block joined to one line, with its plan."""
+
+    plan: Plan
+    tokens: list[str] = field(default_factory=list)
+    line: int = 0
+    end_line: int = 0
+    time_seconds: float = 0.0
+    text: str = ""
+
+
+def value(ref: Ref, tokens: Sequence[str]) -> float:
+    """The number behind a reference; ValueError when the token there is none."""
+    return number(tokens[ref]) if type(ref) is int else ref

@@ -1,0 +1,159 @@
+"""All log files of a run as one: chunks of many files in, one batch a run out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from training_exporter.logs.novelty import Novelty
+from training_exporter.logs.parser import LogParser
+from training_exporter.model import LogBatch, LogEvent, TailChunk
+
+INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
+LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
+MAX_MESSAGES = 64
+
+
+@dataclass(slots=True)
+class _File:
+    parser: LogParser
+    rank: int | None = None
+    readable: bool = True
+    unread_bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Growth:
+    """What a run's files gave since the batch before."""
+
+    events: list[LogEvent] = field(default_factory=list)
+    lines: int = 0
+    bytes: int = 0
+    redraws: int = 0
+    dropped_bytes: int = 0
+    opens: int = 0
+    rotations: int = 0
+    truncations: int = 0
+    novel: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    patterns: Sequence[str]
+    novelty: Novelty = field(default_factory=Novelty)
+    files: dict[str, _File] = field(default_factory=dict)
+    lead: int | None = None
+    lead_seconds: float = 0.0
+    lead_step: int | None = None
+    incidents: dict[str, float] = field(default_factory=dict)
+    last_line: str | None = None
+
+
+class RunLogs:
+    """Parsers by run and file. Ranks that print the same step count once, messages once an incident."""
+
+    def __init__(self, patterns: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._patterns = dict(patterns or {})
+        self._runs: dict[str, _Run] = {}
+
+    def consume(self, chunks: Sequence[TailChunk], now_seconds: float) -> tuple[LogBatch, ...]:
+        """One batch for each run that has files; a restored one first where an existing log was entered."""
+        by_run: dict[str, list[TailChunk]] = {}
+        for chunk in chunks:
+            by_run.setdefault(chunk.run, []).append(chunk)
+        batches: list[LogBatch] = []
+        for name in list(dict.fromkeys([*self._runs, *by_run])):
+            run = self._runs.get(name)
+            if run is None:
+                run = self._runs[name] = _Run(self._patterns.get(name, ()))
+            mine = by_run.get(name, [])
+            restored = [chunk for chunk in mine if chunk.restored]
+            if restored:
+                batches.append(self._batch(name, run, restored, now_seconds, restored=True))
+            batches.append(self._batch(name, run, [c for c in mine if not c.restored], now_seconds, restored=False))
+        return tuple(batches)
+
+    def forget(self, run: str) -> None:
+        """Drop everything about a run."""
+        self._runs.pop(run, None)
+
+    def _batch(
+        self, name: str, run: _Run, chunks: Sequence[TailChunk], now_seconds: float, *, restored: bool
+    ) -> LogBatch:
+        growth = _Growth()
+        for chunk in chunks:
+            self._chunk(run, chunk, growth)
+        if not restored:
+            for file in run.files.values():
+                self._take(run, file, file.parser.idle(now_seconds), growth)
+        novel = growth.novel and not restored
+        return LogBatch(
+            run=name,
+            time_seconds=now_seconds,
+            events=tuple(growth.events),
+            lines=0 if restored else growth.lines,
+            bytes=0 if restored else growth.bytes,
+            redraws=0 if restored else growth.redraws,
+            novel=novel,
+            restored=restored,
+            last_line=run.last_line,
+            unread_bytes=sum(file.unread_bytes for file in run.files.values()),
+            dropped_bytes=growth.dropped_bytes,
+            opens=growth.opens,
+            rotations=growth.rotations,
+            truncations=growth.truncations,
+            files=tuple(path for path, file in run.files.items() if file.readable),
+            readable=not run.files or any(file.readable for file in run.files.values()),
+            error=next((file.error for file in run.files.values() if file.error), None),
+        )
+
+    def _chunk(self, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
+        file = run.files.get(chunk.file)
+        if file is None:
+            file = run.files[chunk.file] = _File(LogParser(run.patterns, run.novelty), chunk.rank)
+        file.readable, file.error, file.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
+        growth.opens += chunk.opens
+        growth.rotations += chunk.rotations
+        growth.truncations += chunk.truncations
+        growth.dropped_bytes += chunk.dropped_bytes
+        parser = file.parser
+        if chunk.restart:
+            self._take(run, file, parser.restart(), growth)
+        lines, size, redraws, dropped = parser.lines, parser.bytes, parser.redraws, parser.dropped_bytes
+        events = parser.feed(chunk.data, chunk.time_seconds) if chunk.data else []
+        growth.lines += parser.lines - lines
+        growth.bytes += parser.bytes - size
+        growth.redraws += parser.redraws - redraws
+        growth.dropped_bytes += parser.dropped_bytes - dropped
+        growth.novel |= parser.take_novel()
+        if chunk.data and parser.last_line:
+            run.last_line = parser.last_line
+        self._take(run, file, events, growth)
+
+    def _take(self, run: _Run, file: _File, events: Sequence[LogEvent], growth: _Growth) -> None:
+        for event in events:
+            if event.event == "warning":
+                if self._first_of_incident(run, event):
+                    growth.events.append(event)
+            elif event.event != "train_step" or self._leads(run, file, event):
+                growth.events.append(event)
+
+    def _first_of_incident(self, run: _Run, event: LogEvent) -> bool:
+        name = event.warning or ""
+        before = run.incidents.get(name)
+        if before is None and len(run.incidents) >= MAX_MESSAGES:
+            return False
+        run.incidents[name] = event.time_seconds if before is None else max(before, event.time_seconds)
+        # a value that is not finite is counted record by record, elsewhere
+        return before is None or event.time_seconds - before > INCIDENT_SECONDS
+
+    def _leads(self, run: _Run, file: _File, event: LogEvent) -> bool:
+        rank = event.rank if event.rank is not None else (file.rank or 0)
+        silent = event.time_seconds - run.lead_seconds > LEAD_SILENT_SECONDS
+        ahead = event.step is not None and (run.lead_step is None or event.step > run.lead_step)
+        if run.lead is None or rank == run.lead or (silent and ahead):
+            run.lead, run.lead_seconds = rank, event.time_seconds
+            run.lead_step = event.step if event.step is not None else run.lead_step
+            return True
+        return False

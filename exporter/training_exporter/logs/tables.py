@@ -1,0 +1,109 @@
+"""Tables: a header of names, then rows of numbers under them."""
+
+from __future__ import annotations
+
+import re
+
+from training_exporter.logs import bars, names
+from training_exporter.logs.fields import ref_of
+from training_exporter.logs.lexer import N, T, index_of
+from training_exporter.logs.plan import Draft, Ref
+from training_exporter.model import Split
+
+_METRIC_TABLE = re.compile(
+    r"^[\s┃│|]*(?:Runningstage\.)?(?P<split>validat\w*|test\w*|eval\w*)\s+metrics?\s*[┃│|]?\s+.*dataloader",
+    re.IGNORECASE,
+)
+_ROW = re.compile(
+    rf"^[\s┃│|]*(?P<name>[A-Za-z][\w/@.\- ]*?)(?:\s*[│┃|]\s*|\s{{2,}})(?P<value>{N}|-?(?:nan|inf))[\s│┃|]*(?:$|.*$)"
+)
+_TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\|.*$|:\s*\|.*$")
+_CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
+_KNOWN = frozenset({"epoch", "step", "class", "gpu_mem", "iter", "iteration"})
+MAX_COLUMNS = 64
+
+
+def metric_table(message: str) -> str:
+    """`metrics:val` or `metrics:test` for the header of a two-column table of an evaluation, else an empty text."""
+    match = _METRIC_TABLE.match(message)
+    if match is None:
+        return ""
+    return "metrics:test" if match["split"].lower().startswith("test") else "metrics:val"
+
+
+def metric_row(message: str) -> tuple[str, Ref] | None:
+    """Name and first value of such a table's row."""
+    match = _ROW.match(message)
+    if match is None:
+        return None
+    ref = ref_of(match["value"])
+    return None if ref is None else (match["name"].strip(), ref)
+
+
+def header(message: str) -> tuple[str, ...]:
+    """Column names, where a line is nothing but names of which one at least is known as a metric; else empty."""
+    text = _TAIL_BAR.sub("", message).strip().strip("|│┃ ")
+    if re.search(f"{T}", text) or len(text) > 1000 or "=" in text or re.search(N, text):  # noqa: PLR2004 - a line, not a dump
+        return ()
+    text = text.removeprefix("copypaste:").strip()
+    cells = tuple(cell for cell in _CELLS.split(text) if cell)
+    if not 3 <= len(cells) <= MAX_COLUMNS or any(len(cell.split()) > 3 or len(cell) > 40 for cell in cells):  # noqa: PLR2004 - names
+        return ()
+    known = [cell for cell in cells if cell.lower() in _KNOWN or names.is_quality(names.normalise(cell)[0])]
+    if len(known) * 2 < len(cells) or any(cell.lower() == "category" for cell in cells):
+        return ()
+    return cells
+
+
+def cells(message: str, count: int) -> list[str] | None:
+    """The `count` cells of a row, numbers except the first; None where the line is no such row."""
+    bar = bars.find(message)
+    text = (bar.description if bar is not None else message).strip().strip("|│┃ ").removeprefix("copypaste:").strip()
+    for split in (_CELLS.split(text), text.split(), re.split(r"\s*,\s*", text)):
+        found = [cell for cell in split if cell]
+        if len(found) == count and sum(bool(re.match(N, cell)) for cell in found) >= max(1, count - 2):
+            return found
+    return None
+
+
+def row_draft(columns: tuple[str, ...], row: list[str], prefix: str, opened_split: Split | None) -> Draft | None:
+    """What a row says. Columns of an epoch table are train unless named otherwise; a class table is validation."""
+    classes = columns[0].lower() == "class"
+    if classes and row[0].lower() not in ("all", "overall", "mean", "avg"):
+        return None
+    epoch = total = step = None
+    groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
+    for column, cell in zip(columns, row, strict=True):
+        marks = re.findall(N, cell)
+        lowered = column.lower()
+        if lowered == "epoch" and marks:
+            epoch = index_of(marks[0])
+            total = index_of(marks[1]) if len(marks) > 1 else None
+            continue
+        ref = ref_of(re.sub(r"[^\W\d]+$|%$", "", cell) if marks else cell)
+        if ref is None:
+            continue
+        if lowered in ("step", "iter", "iteration"):
+            step = ref
+            continue
+        name, own = names.normalise(f"{prefix}{column}")
+        if name and not names.is_aux(name) and not names.is_setting(name) and not re.search(r"[A-Za-z]$", cell):
+            groups[own or "plain"].append((name, ref))
+    split: Split | None = "val" if classes or (prefix and epoch is None and step is None) else opened_split
+    if split in ("val", "test"):
+        groups[split] += groups["plain"]
+        groups["plain"] = []
+    if not any(groups.values()):
+        return None
+    return Draft(
+        "record",
+        split=split if split else ("train" if epoch is not None else None),
+        epoch=epoch,
+        epoch_total=total,
+        step=step,
+        plain=tuple(groups["plain"]),
+        train=tuple(groups["train"]),
+        validation=tuple(groups["val"]),
+        test=tuple(groups["test"]),
+        sure=True,
+    )

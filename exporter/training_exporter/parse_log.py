@@ -1,0 +1,108 @@
+"""The command `parse-log`: shows what the log parser makes of a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from training_exporter.logs import LogParser
+from training_exporter.model import LogEvent
+
+_CHUNK_BYTES = 1 << 18
+
+
+def run(file: str, *, json: bool, out: TextIO, patterns: Sequence[str] = ()) -> int:
+    """Print the events of a file (`-` is standard input): one JSON object a line, or a table. Returns 0.
+
+    Raises OSError when the file cannot be read, PatternError for a bad pattern.
+    """
+    parser = LogParser(patterns)
+    write = _json_line if json else _table_line
+    if not json:
+        out.write(f"{'line':>7}  {'phase':<10} {'event':<19} what\n")
+    if file == "-":
+        _play(sys.stdin.buffer, parser, lambda event: out.write(write(event)))
+    else:
+        with Path(file).open("rb") as stream:
+            _play(stream, parser, lambda event: out.write(write(event)))
+    if not json:
+        out.write(f"{parser.lines} lines, {parser.redraws} redraws, {parser.bytes} bytes\n")
+    return 0
+
+
+def _play(stream: BinaryIO, parser: LogParser, write: object) -> None:
+    for event in _events(stream, parser):
+        write(event)  # type: ignore[operator]
+
+
+def _events(stream: BinaryIO, parser: LogParser) -> Iterator[LogEvent]:
+    while data := stream.read(_CHUNK_BYTES):
+        yield from parser.feed(data, 0.0)
+    yield from parser.close()
+
+
+def as_json(event: LogEvent) -> dict[str, object]:
+    """The object of an event; keys that say nothing are left out."""
+    found: dict[str, object] = {
+        "line": event.line,
+        "end_line": event.end_line,
+        "event": event.event,
+        "phase": event.phase,
+        "split": event.split,
+        "epoch": _number(event.epoch),
+        "epoch_total": _number(event.epoch_total),
+        "step": event.step,
+        "step_total": event.step_total,
+        "metrics": {name: _number(number) for name, number in event.metrics.items()} or None,
+        "warning": event.warning,
+        "class": event.severity,
+        "rank": event.rank,
+        "outcome": event.outcome,
+        "reason": event.reason,
+        "setup": event.setup or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _number(value: float | None) -> float | int | str | None:
+    if value is None:
+        return None
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
+
+
+def _json_line(event: LogEvent) -> str:
+    return json.dumps(as_json(event), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _table_line(event: LogEvent) -> str:
+    return f"{event.line:>7}  {event.phase:<10} {event.event:<19} {_words(event)}\n"
+
+
+def _words(event: LogEvent) -> str:
+    words = []
+    if event.warning:
+        words.append(f"{event.warning} ({event.severity})")
+    for name, count, total in (("epoch", event.epoch, event.epoch_total), ("step", event.step, event.step_total)):
+        if count is not None:
+            words.append(f"{name} {_number(count)}" + (f"/{_number(total)}" if total is not None else ""))
+    if event.metrics:
+        words.append(f"{event.split}: {_pairs(event.metrics)}")
+    if event.outcome:
+        words.append(event.outcome)
+    return "  ".join(words)
+
+
+def _pairs(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={_number(number)}" for name, number in metrics.items())
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[-1], json="--json" in sys.argv, out=sys.stdout))
