@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from voluptuous import Invalid
@@ -62,6 +63,18 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The parser of each command by name, in the order of `--help`."""
+    actions = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 (argparse offers no other way)
+    return {name: command for action in actions for name, command in action.choices.items()}
+
+
+def arguments_of(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The arguments of one command without `--help`, positional ones first."""
+    actions = [action for action in command._actions if not isinstance(action, argparse._HelpAction)]  # noqa: SLF001 (likewise)
+    return sorted(actions, key=lambda action: bool(action.option_strings))
+
+
 def _command(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
@@ -71,7 +84,7 @@ def _command(
     command: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
-        description=(run.__doc__ or "").strip(),
+        description=inspect.cleandoc(run.__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -26,7 +26,10 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve metrics and the status page of this node.
 
     No configuration is needed: launchers, workers, their logs, checkpoints and GPUs are found. SIGHUP reads the
-    configuration again, SIGTERM ends within two seconds.
+    configuration again: all of it is taken over or nothing. SIGTERM ends within two seconds.
+
+    Addresses: / is the status page, /metrics the metrics, /api/v1/runs the same as JSON, /-/healthy and /-/ready are
+    for probes, POST /-/reload is SIGHUP by HTTP.
     """
     from training_exporter.clock import SystemClock  # noqa: PLC0415 (only serve starts sources)
     from training_exporter.monitor import Monitor  # noqa: PLC0415
@@ -95,8 +98,11 @@ class Configuration:
 def status(arguments: argparse.Namespace) -> int:
     """Tell whether the runs on this node are training, validating or dead, with the evidence.
 
-    Samples the node for a moment, or asks a running exporter by --url. Exit code: 0 fine or no run, 1 warning,
-    2 stalled, degraded or failed, 3 cannot tell.
+    It does what people do by hand with nvidia-smi, ps, ls and tail: look, wait, look again. Two looks cannot show
+    how long a run has been silent before; a running exporter can (--url).
+
+    Exit code: 0 fine or no run, 1 warning (no progress, or an expected run is absent), 2 stalled, degraded or
+    failed, 3 cannot tell.
     """
     from training_exporter import status as command  # noqa: PLC0415
 
@@ -117,7 +123,16 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def parse_log(arguments: argparse.Namespace) -> int:
-    """Show what is read in a log: events, phases, metrics, known messages."""
+    """Show what is read in a log: events, phases, metrics, known messages.
+
+    With --json, one object a line: line and end_line (1-based), event, the phase after it, and where they are known
+    split, epoch, epoch_total, step, step_total (as printed), metrics (name to number; "nan", "inf" and "-inf" as
+    text), warning with its class, rank.
+
+    Events: train_step, train_summary, validation, val_begin, val_progress, val_end, epoch_begin, epoch_end,
+    train_begin, train_end, checkpoint_begin, checkpoint_progress, checkpoint_saved, compile, resume, progress,
+    warning. Phases: setup, compile, train, validation, checkpoint, done, failed. Classes: benign, suspect, fatal.
+    """
     from training_exporter import parse_log as command  # noqa: PLC0415
 
     return command.run(arguments.file, json=arguments.json, out=sys.stdout)
@@ -135,7 +150,11 @@ def check_config(arguments: argparse.Namespace) -> int:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Play a scenario on a virtual clock through everything behind the sources, and print the changes of state."""
+    """Play a scenario on a virtual clock through everything behind the sources, and print the changes of state.
+
+    With --json, one object for each change: t (seconds since the start), run, state, cause. --openmetrics writes what
+    Prometheus would have scraped, for `promtool tsdb create-blocks-from openmetrics`.
+    """
     from training_exporter import simulate as command  # noqa: PLC0415
 
     return command.run(
