@@ -60,7 +60,11 @@ MISSING_SYMBOLS: list[tuple[Sequence[str], set[str]]] = [
         {"clock_events_known"},
     ),
     (["nvmlDeviceGetComputeRunningProcesses_v3"], set()),
-    (["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"], {"processes"}),
+    (
+        ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"],
+        {"processes", "graphics_memory_bytes"},
+    ),
+    (["nvmlDeviceGetGraphicsRunningProcesses_v3"], {"graphics_memory_bytes"}),
     (["nvmlDeviceGetUUID"], {"uuid"}),
     (["nvmlDeviceGetName"], {"name"}),
     (["nvmlDeviceGetPciInfo_v3"], {"pci_bus_id"}),
@@ -167,6 +171,7 @@ class TestValues:
                 "clock_events": [],
                 "clock_events_known": sorted(name for _, name in CLOCK_EVENTS),
                 "processes": [{"pid": 100 + index, "memory_bytes": 39_791 * MIB, "sm_ratio": 0.9}],
+                "graphics_memory_bytes": 0,
             }
             for index in range(8)
         ]
@@ -251,6 +256,15 @@ class TestProcesses:
         entries = [FakeProcess(0, MIB), FakeProcess(ALL_ONES_32, MIB), FakeProcess(78, MIB)]
         [read] = opened.read(gpu_at_work(0, processes=entries))
         assert [process["pid"] for process in read["processes"]] == [78]
+
+    def test_memory_of_a_display_server_is_told_apart(self, opened: Probe) -> None:
+        """What only draws is no compute process; what does both is one, and counts there alone."""
+        both = FakeProcess(77, 5 * MIB)
+        [read] = opened.read(
+            gpu_at_work(0, processes=[both], graphics=[both, FakeProcess(80, 3 * MIB), FakeProcess(81)])
+        )
+        assert [process["pid"] for process in read["processes"]] == [77]
+        assert read["graphics_memory_bytes"] == 3 * MIB
 
     def test_a_share_above_one_is_no_share(self, opened: Probe) -> None:
         """Drivers are known to return garbage in a sample."""

@@ -98,6 +98,7 @@ class GpuSample:
     clock_events_known: frozenset[str] = frozenset()  # every reason that this driver can report
     processes: tuple[GpuProcess, ...] | None = None
     xids: tuple[XidEvent, ...] = ()  # new since the sample before
+    graphics_memory_bytes: int | None = None  # held by processes that only draw, such as a display server
     lost: bool = False  # the driver says lost, or the device vanished; nothing but xids is set then
 
 

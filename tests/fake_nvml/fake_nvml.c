@@ -51,7 +51,7 @@ static const char *const value_names[VALUES] = {
     "clock_events",    "clock_events_supported", "mig_mode"};
 
 struct fault { char symbol[SYMBOL]; int code; int hang; };
-struct process { uint pid; u64 bytes; int sm; };
+struct process { uint pid; u64 bytes; int sm, draws; };
 struct device {
   char uuid[96], name[96], pci[32];
   int parent, lost; /* parent: index of the physical GPU of a MIG instance */
@@ -94,12 +94,13 @@ static void add_fault(struct fault *faults, int *count, const char *rest, int ha
   f->hang = hang;
 }
 
-static void add_process(struct device *d, const char *rest) {
+static void add_process(struct device *d, const char *rest, int draws) {
   char bytes[32], sm[32] = "-";
   struct process *p = &d->processes[d->process_count++];
   if (d->process_count > MAX_PROCESSES || sscanf(rest, "%u %31s %31s", &p->pid, bytes, sm) < 2) die("bad process", rest);
   p->bytes = strcmp(bytes, "-") ? strtoull(bytes, NULL, 10) : UINT64_MAX;
   p->sm = strcmp(sm, "-") ? atoi(sm) : NONE;
+  p->draws = draws;
   d->processes_known = 1;
 }
 
@@ -114,7 +115,8 @@ static void parse_device_line(struct device *d, const char *key, const char *res
   else if (!strcmp(key, "pci")) copy(d->pci, sizeof d->pci, rest);
   else if (!strcmp(key, "lost")) d->lost = 1;
   else if (!strcmp(key, "processes")) d->processes_known = 1;
-  else if (!strcmp(key, "process")) add_process(d, rest);
+  else if (!strcmp(key, "process")) add_process(d, rest, 0);
+  else if (!strcmp(key, "graphics")) add_process(d, rest, 1);
   else if (!strcmp(key, "error")) add_fault(d->faults, &d->fault_count, rest, 0);
   else if (!strcmp(key, "hang")) add_fault(d->faults, &d->fault_count, rest, 1);
   else if (!strcmp(key, "xid") && d->xid_count < MAX_XIDS) d->xids[d->xid_count++] = strtoull(rest, NULL, 0);
@@ -429,25 +431,32 @@ int nvmlDeviceGetMemoryInfo(struct handle *h, struct memory *out) {
 
 struct process_info { uint pid; u64 bytes; uint gpu_instance, compute_instance; };
 
-static int processes(const char *symbol, struct handle *h, uint *count, struct process_info *out) {
+static int processes(const char *symbol, struct handle *h, uint *count, struct process_info *out, int draws) {
   struct device d;
   int code = enter(symbol, h, &d);
   if (code) return code;
   if (!d.processes_known) return NOT_SUPPORTED;
   uint room = *count;
-  *count = (uint)d.process_count;
-  if (room < *count) return INSUFFICIENT_SIZE;
-  for (uint i = 0; i < *count; i++)
-    out[i] = (struct process_info){d.processes[i].pid, d.processes[i].bytes, UINT32_MAX, UINT32_MAX};
-  return SUCCESS;
+  *count = 0;
+  for (int i = 0; i < d.process_count; i++) {
+    if (d.processes[i].draws != draws) continue;
+    if (*count < room)
+      out[*count] = (struct process_info){d.processes[i].pid, d.processes[i].bytes, UINT32_MAX, UINT32_MAX};
+    ++*count;
+  }
+  return *count <= room ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(struct handle *h, uint *count, struct process_info *out) {
-  return processes(__func__, h, count, out);
+  return processes(__func__, h, count, out, 0);
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v2(struct handle *h, uint *count, struct process_info *out) {
-  return processes(__func__, h, count, out);
+  return processes(__func__, h, count, out, 0);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct handle *h, uint *count, struct process_info *out) {
+  return processes(__func__, h, count, out, 1);
 }
 
 struct process_sample { uint pid; u64 microseconds; uint sm, memory, encoder, decoder; };

@@ -38,6 +38,7 @@ class FakeDevice:
     clock_events: int | None = None
     clock_events_supported: int | None = None
     processes: Sequence[FakeProcess] | None = None
+    graphics: Sequence[FakeProcess] = ()
     xids: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
     hangs: set[str] = field(default_factory=set)
@@ -121,9 +122,10 @@ def _device_lines(device: FakeDevice) -> Iterator[str]:
             yield f"  {key} {value}"
     if device.processes is not None:
         yield "  processes"
-    for process in device.processes or ():
-        numbers = ("-" if number is None else str(number) for number in (process.bytes, process.sm_percent))
-        yield f"  process {process.pid} {' '.join(numbers)}"
+    for key, processes in (("process", device.processes or ()), ("graphics", device.graphics)):
+        for process in processes:
+            numbers = ("-" if number is None else str(number) for number in (process.bytes, process.sm_percent))
+            yield f"  {key} {process.pid} {' '.join(numbers)}"
     for xid in device.xids:
         yield f"  xid {xid}"
     yield from _fault_lines(device.errors, device.hangs, indent="  ")

@@ -131,13 +131,12 @@ class GpuSource:
     def _read_up_to(self, count: int) -> None:
         for reader in self._readers[count:]:
             reader.worker.stop()
-        readers = self._readers[:count]
-        for index in range(len(readers), count):
-            reader = GpuReader(index, self._ground, self._publish)
+        kept = self._readers[:count]
+        added = [GpuReader(index, self._ground, self._publish) for index in range(len(kept), count)]
+        self._readers = (*kept, *added)  # before any of them runs, so that `stop` misses none
+        for reader in added:
             if self._running:
                 reader.worker.start()
-            readers = (*readers, reader)
-        self._readers = readers
 
     def _look_for_vanished(self, count: int, generation: int) -> None:
         vanished = self._labels.vanished(count, generation)

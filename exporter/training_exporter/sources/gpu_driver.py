@@ -54,6 +54,7 @@ class SlowValues:
     clock_events: frozenset[str] | None = None
     clock_events_known: frozenset[str] = frozenset()
     processes: tuple[GpuProcess, ...] | None = None
+    graphics_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

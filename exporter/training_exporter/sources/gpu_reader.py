@@ -170,4 +170,5 @@ def _sample(time_seconds: float, device: GpuDevice, fast: FastValues, slow: Slow
         clock_events=slow.clock_events,
         clock_events_known=slow.clock_events_known,
         processes=slow.processes,
+        graphics_memory_bytes=slow.graphics_memory_bytes,
     )

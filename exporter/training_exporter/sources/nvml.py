@@ -179,6 +179,7 @@ class NvmlDriver:
             clock_events=active,
             clock_events_known=known,
             processes=processes,
+            graphics_memory_bytes=None if processes is None else _graphics_memory(reader, processes),
         )
 
     def wait_for_events(self, timeout_seconds: float) -> tuple[GpuEvent, ...]:
@@ -226,18 +227,16 @@ class NvmlDriver:
         self._watched[address] = device  # also when not supported, so that it is asked once
 
     def _processes(self, reader: _Reader, device: GpuDevice) -> tuple[GpuProcess, ...] | None:
-        kind = "nvmlDeviceGetComputeRunningProcesses"
-        listed = reader.first((f"{kind}_v3",), (f"{kind}_v2",))
-        if listed is None:
+        memory = _listed(reader, "Compute")
+        if memory is None:
             return None
         # Under the multi-process service the list above names its server, and this one the clients.
-        clients = reader.ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or ()
-        memory = {process.pid: process.usedGpuMemory for process in (*listed, *clients) if 0 < process.pid <= MAX_PID}
+        memory |= _listed(reader, "MPSCompute") or {}
         ratios = self._sm_ratios(reader, device) if memory else None
         return tuple(
             GpuProcess(
                 pid=pid,
-                memory_bytes=_whole(used, MAX_BYTES),
+                memory_bytes=used,
                 # The driver lists only processes with work in the period.
                 sm_ratio=None if ratios is None else ratios.get(pid, 0.0),
             )
@@ -298,6 +297,24 @@ def _whole(raw: int | None, maximum: int) -> int | None:
 
 def _divided(raw: int | None, maximum: int, divisor: int) -> float | None:
     return None if raw is None or raw > maximum else raw / divisor
+
+
+def _listed(reader: _Reader, kind: str) -> dict[int, int | None] | None:
+    """Memory in bytes by PID of the processes of one kind."""
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    processes = reader.first((f"{name}_v3",), (f"{name}_v2",))
+    if processes is None:
+        return None
+    return {p.pid: _whole(p.usedGpuMemory, MAX_BYTES) for p in processes if 0 < p.pid <= MAX_PID}
+
+
+def _graphics_memory(reader: _Reader, compute: tuple[GpuProcess, ...]) -> int | None:
+    """Bytes held by processes that only draw; one that does both is listed as both."""
+    drawing = _listed(reader, "Graphics")
+    if drawing is None:
+        return None
+    known = {process.pid for process in compute}
+    return sum(used or 0 for pid, used in drawing.items() if pid not in known)
 
 
 def _memory(reader: _Reader) -> tuple[int | None, int | None]:
