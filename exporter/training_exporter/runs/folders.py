@@ -47,6 +47,9 @@ class Folder:
         """Of all that lies directly in it."""
         return {*self.files, *self.links, *self.folders}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.files or name in self.links or name in self.folders
+
     def all_files(self) -> Iterator[FileEntry]:
         """The files in it and below."""
         yield from self.files.values()
@@ -74,10 +77,16 @@ def _union(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)")
 
 
+@lru_cache(maxsize=256)
+def _has_slash(patterns: tuple[str, ...]) -> bool:
+    return any("/" in pattern for pattern in patterns)
+
+
 def matches(patterns: tuple[str, ...], path: str) -> bool:
-    """Whether one of the globs fits the file's name, or its path where that has a slash."""
-    union = _union(patterns)
-    return union.match(path) is not None or union.match(posixpath.basename(path)) is not None
+    """Whether one of the globs fits the file's name, or its path where one of them has a slash."""
+    if _has_slash(patterns) and _union(patterns).match(path) is not None:
+        return True
+    return _union(patterns).match(path.rpartition("/")[2]) is not None
 
 
 def parse_name(found: Found) -> tuple[int | None, int]:
