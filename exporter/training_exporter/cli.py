@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
 import os
 import sys
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words.insert(0, "serve")
-    parsed = parser().parse_args(words)
+    parsed = _parse(words)
     run: Callable[[argparse.Namespace], int] = parsed.run
     try:
         return run(parsed)
@@ -41,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader (head, less) went away; keep Python from saying so once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    top = parser()
+    parsed, unknown = top.parse_known_args(words)
+    if unknown:
+        # argparse would blame the command line as a whole
+        command = commands_of(top)[words[0]]
+        known = [flag for action in command._actions for flag in action.option_strings]  # noqa: SLF001 (argparse offers no other way)
+        meant = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        command.error(f"unknown argument {unknown[0]}" + (f"; did you mean {meant[0]}?" if meant else ""))
+    return parsed
 
 
 def parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ _MODEL_NAME = re.compile(
 )
 _NAMED = re.compile(
     rf"""(?P<name>(?<![\w.-])[\w.-]{{0,100}}?{_SENSITIVE})(?P<sign>["']?\s{{0,2}}[=:]\s{{0,2}})"""
-    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&"')}\]]+)""",
+    r"""(?P<value>"[^"\n]*"?|'[^'\n]*'?|[^\s,;&"')}\]]+)""",
     re.IGNORECASE,
 )
 _URL = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,500}@", re.IGNORECASE)

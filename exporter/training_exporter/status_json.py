@@ -59,7 +59,7 @@ def _gpu(gpu: GpuView, view: NodeView) -> Document:
         "uuid": gpu.device.uuid,
         "name": gpu.device.name,
         "lost": gpu.lost,
-        "runs": [run.name for run in view.runs if gpu.device.gpu in run.gpus],
+        "runs": [redact.printable(run.name) for run in view.runs if gpu.device.gpu in run.gpus],
         "utilization_ratio": gpu.utilization_ratio,
         "memory_utilization_ratio": gpu.memory_utilization_ratio,
         "power_watts": gpu.power_watts,
@@ -120,7 +120,7 @@ def _verdict(verdict: Verdict, view: NodeView) -> Document:
 
 def _judgement(run: RunView, view: NodeView) -> Document:
     return {
-        "name": run.name,
+        "name": redact.printable(run.name),
         "verdict": _verdict(run.verdict, view),
         "alive": run.alive,
         "paging": run.paging,
@@ -139,10 +139,10 @@ def _judgement(run: RunView, view: NodeView) -> Document:
 
 def _facts(run: RunView, view: NodeView) -> Document:
     return {
-        "launcher": run.launcher,
-        "script": run.script,
-        "job_id": run.job_id,
-        "node_rank": run.node_rank,
+        "launcher": redact.printable(run.launcher),
+        "script": redact.printable(run.script),
+        "job_id": redact.printable(run.job_id),
+        "node_rank": redact.printable(run.node_rank),
         "start": _wall(run.start_seconds, view),
         "end": _wall(run.end_seconds, view),
         "observed_since": _wall(run.observed_since_seconds, view),

@@ -1,0 +1,145 @@
+"""The status page: what a person needs, and nothing that a log line could do to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from training_exporter import page
+from training_exporter.history import History
+from training_exporter.model import SOURCES, Health
+from training_exporter.runs.view import NodeView, Verdict
+from training_exporter.status_json import document
+
+EMPTY = NodeView(time_seconds=1_700_000_000.0, wall_shift_seconds=0.0)
+
+
+def html(view: NodeView, *, private: bool = True, history: History | None = None) -> str:
+    """The page of a view."""
+    found = document(view, history or History(), private=private)
+    return page.render(found, telemetry_path="/metrics", collectors=SOURCES)
+
+
+class _Tags(HTMLParser):
+    """Collects the tags and their attributes, and checks that they close."""
+
+    VOID = frozenset({"meta", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self.open.pop()
+
+
+def tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    """All tags of a well-formed page."""
+    parser = _Tags()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser.tags
+
+
+class TestRender:
+    def test_verdict_and_evidence(self, rich_view: NodeView) -> None:
+        """State, sentence, budget, risk and each witness are there."""
+        text = html(rich_view)
+        for words in (
+            "validating",
+            "Validating for 12 min.",
+            "Lost if it ended now: 1 h 30 min of work since the last complete checkpoint.",
+            "0 % busy, 197 W (at rest 80, training 380, effort 10 %), 38.9 GiB of 95.6 GiB",
+            "full_acc_0 0.8125",
+            "also in the directory: train_config.json",
+        ):
+            assert words in text
+
+    def test_no_run_says_what_was_looked_for(self) -> None:
+        """Without GPU and job the page says so, and how a run would be found."""
+        text = html(replace(EMPTY, health={"gpu": Health(success=False, error="NVML is not installed")}))
+        assert "No training run found" in text
+        assert "torchrun" in text
+        assert "No GPU" in text
+        assert "NVML is not installed" in text
+
+    def test_no_foreign_asset(self, rich_view: NodeView) -> None:
+        """The page loads nothing: no script, no style, no image, no font of another place."""
+        loaded = [
+            (tag, attributes) for tag, attributes in tags(html(rich_view)) if "src" in attributes or tag == "script"
+        ]
+        assert loaded == []
+        links = [attributes["href"] for tag, attributes in tags(html(rich_view)) if tag == "link"]
+        assert links == ["data:,"]
+        assert not re.search(r"url\(|@import|https?://", html(rich_view))
+
+    @pytest.mark.parametrize("private", [True, False])
+    def test_hostile_log_line(self, rich_view: NodeView, private: bool) -> None:
+        """Markup in a log line, a run name or a hint stays text."""
+        run = rich_view.runs[0]
+        assert run.log is not None
+        evil = '"><script>alert(1)</script>{{ 7 * 7 }}\x1b[2J'
+        hostile = replace(run, name=evil, script=evil, hints=(evil,), log=replace(run.log, last_line=evil))
+        text = html(replace(rich_view, runs=(hostile,)), private=private)
+        assert "script" not in {tag for tag, _ in tags(text)}
+        assert "&lt;script&gt;alert(1)" in text
+        assert "\x1b" not in text
+
+    def test_private(self, rich_view: NodeView) -> None:
+        """A stranger sees the verdict, and no word that the job itself wrote."""
+        text = html(rich_view, private=False)
+        assert "validating" in text
+        assert "recompile_limit" not in text
+        assert "train_config.json" not in text
+        assert "--web.show-log-text" in text
+
+    @pytest.mark.parametrize(("state", "tone"), [("stalled", "bad"), ("no_progress", "warn"), ("training", "calm")])
+    def test_tone(self, rich_view: NodeView, state: str, tone: str) -> None:
+        """A bad state looks bad, and is in the title of the browser's tab."""
+        run = replace(rich_view.runs[0], verdict=Verdict(state, 1, cause="collective"))
+        text = html(replace(rich_view, runs=(run,)))
+        assert f'<article class="{tone}"' in text
+        assert f"<title>{state.replace('_', ' ')}: eagle3-synth100k - training-exporter</title>" in text
+
+    def test_band(self, rich_view: NodeView) -> None:
+        """The band shows the states of the past in their share of time."""
+        history = History()
+        for second, state in ((0, "training"), (30, "training"), (60, "stalled"), (80, "stalled")):
+            run = replace(rich_view.runs[0], verdict=Verdict(state, 1))
+            history.add(replace(rich_view, time_seconds=rich_view.time_seconds + second, runs=(run,)))
+        text = html(rich_view, history=history)
+        assert "training for 1 min, stalled for 20 s" in text
+        assert 'class="calm" style="width:75.00%"' in text
+        assert 'class="bad" style="width:25.00%"' in text
+
+
+class TestDocument:
+    def test_is_json(self, rich_view: NodeView) -> None:
+        """Every value is JSON without extensions, NaN included."""
+        json.dumps(document(rich_view, History(), private=True), allow_nan=False)
+
+    def test_times_are_wall_times(self, rich_view: NodeView) -> None:
+        """Times are on the wall clock, ages on the steady one."""
+        found = document(rich_view, History(), private=True)
+        run = found["runs"][0]
+        assert rich_view.time_seconds + 5 == found["time"]
+        assert found["time"] - run["activity"]["log"] == 30.0
+        assert run["checkpoints"]["age_seconds"] == 5400.0
+        assert rich_view.time_seconds + 5 - 30 + 600 == run["pages_at"]
+
+    def test_strangers_get_no_words_of_the_job(self, rich_view: NodeView) -> None:
+        """Without the right, log text, paths and file names are not in the document at all."""
+        text = json.dumps(document(rich_view, History(), private=False))
+        for word in ("/data", "recompile_limit (8)", "train_config.json", "checkpoint-3500"):
+            assert word not in text
