@@ -87,8 +87,8 @@ class _Work:
 class HostWork:
     """The work of one run's processes on this node, from one process table to the next."""
 
-    def __init__(self, counted: Callable[[ProcessRecord], bool]) -> None:
-        self._counted = counted
+    def __init__(self, uncounted: Callable[[ProcessRecord], bool]) -> None:
+        self._uncounted = uncounted
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._time_seconds: float | None = None
         self._syscall = Rate()
@@ -169,7 +169,7 @@ class HostWork:
         return _Seen(
             time_seconds,
             process.name,
-            old.counted if old is not None and known else self._counted(process),
+            old.counted if old is not None and known else not self._uncounted(process),
             process.cpu_seconds or 0.0,
             process.read_bytes or 0,
             process.written_bytes or 0,

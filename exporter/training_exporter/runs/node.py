@@ -11,6 +11,7 @@ from training_exporter.model import (
     DiscoveredRun,
     GpuSample,
     Health,
+    LogBatch,
     LogTarget,
     Observation,
     ProcessTable,
@@ -42,6 +43,7 @@ class Node:
         self._discovered: tuple[DiscoveredRun, ...] = ()
         self._table: ProcessTable | None = None
         self._health: dict[SourceName, Health] = {}
+        self._failed: dict[SourceName, float] = {}  # when each source last failed
         self._owner: dict[str, str] = {}  # gpu -> the run that its training power was learnt from
         self._oom_kills: int | None = None
         self._now: float | None = self._recollection.time_seconds
@@ -79,31 +81,21 @@ class Node:
             for run in self._runs.values():
                 run.observe_gpus(context, now)
         for batch in self._news("logs", observation.logs) or ():
-            run = self._run(batch.run)
-            if run.observe_log(batch):
-                self._confirm_power(run)
-            elif run.phase.name != "training":
-                self._discard_power(run)
+            if self._is_known(batch.run):
+                self._take_batch(batch)
         for listing in self._news("checkpoints", observation.checkpoints) or ():
-            self._run(listing.target.run).observe_checkpoints(listing)
+            if self._is_known(listing.target.run):
+                self._run(listing.target.run).observe_checkpoints(listing)
         self._forget(now)
         return self._picture(now)
 
     def log_targets(self) -> tuple[LogTarget, ...]:
         """The logs to follow: those of the runs here, of those that have just ended, and the configured ones."""
-        found = [target for run in self._followed() for target in run.log_targets]
-        for run in self._config.runs:
-            if run.match is None:
-                found.extend(LogTarget(run.name, path, configured=True) for path in run.logs)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(target for run in self._followed() for target in run.log_targets))
 
     def checkpoint_targets(self) -> tuple[CheckpointTarget, ...]:
         """The checkpoint directories to look at, likewise."""
-        found = [target for run in self._followed() for target in run.checkpoint_targets]
-        for run in self._config.runs:
-            if run.match is None:
-                found.extend(CheckpointTarget(run.name, path, configured=True) for path in run.checkpoints)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(target for run in self._followed() for target in run.checkpoint_targets))
 
     def gpu_pids(self) -> frozenset[int]:
         """Every process that the driver lists, so that the process source looks at them too."""
@@ -169,6 +161,8 @@ class Node:
         context_pids = self.gpu_pids()
         found = set()
         for discovered in self._discovered:
+            if discovered.launcher_process is None and not discovered.ranks:
+                continue  # configured, and not here: only its files are followed
             found.add(discovered.name)
             run = self._run(discovered.name)
             if run.observe_processes(discovered, table.time_seconds, context_pids):
@@ -186,18 +180,22 @@ class Node:
             for run in self._runs.values():
                 run.note_oom(table.time_seconds)
 
-    def _confirm_power(self, run: Run) -> None:
+    def _take_batch(self, batch: LogBatch) -> None:
+        run = self._run(batch.run)
+        stepped = run.observe_log(batch)
         for label in run.gpu_labels:
-            if label in self._gpus:
+            if label in self._gpus and stepped:
                 self._gpus[label].train.confirm()
-
-    def _discard_power(self, run: Run) -> None:
-        for label in run.gpu_labels:
-            if label in self._gpus:
+            elif label in self._gpus and run.phase.name != "training":
                 self._gpus[label].train.discard()
 
+    def _is_known(self, name: str) -> bool:
+        """Files may still be read of a run that was forgotten meanwhile."""
+        return name in self._runs or name in self._configured
+
     def _followed(self) -> list[DiscoveredRun]:
-        return [run.discovered for run in self._runs.values() if run.discovered is not None]
+        ended = [run.discovered for run in self._runs.values() if run.discovered is not None and not run.present]
+        return [*self._discovered, *ended]
 
     def _forget(self, now: float) -> None:
         """Drop runs that ended an hour ago, and occupants that never showed that they train, at once."""
@@ -208,7 +206,8 @@ class Node:
                 del self._runs[name]
 
     def _picture(self, now: float) -> NodeView:
-        around = Surroundings(now, self._shift, self._health, GpuContext(self._gpus, self._occupancy))
+        self._failed.update((source, now) for source, health in self._health.items() if not health.success)
+        around = Surroundings(now, self._shift, self._failed, GpuContext(self._gpus, self._occupancy))
         runs = [view_of(run, around) for run in self._runs.values() if not run.hidden]
         shown = {run.name for run in runs}
         runs.extend(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from training_exporter.model import SOURCES, Health, SourceName
+from training_exporter.model import SOURCES, SourceName
 from training_exporter.runs.activity import WEAK_RANK_CORES
 from training_exporter.runs.budgets import Situation, current_budgets, phase_budget
 from training_exporter.runs.gpus import BUSY_RATIO, WORKING_EFFORT, GpuTracker
@@ -18,6 +19,8 @@ from training_exporter.runs.view import CheckpointView, RunView, Verdict
 PHASE_SETTLES_SECONDS = 20.0
 WEAK_SECONDS = 60.0  # weak evidence holds this long after it was last seen
 HOST_WORK_SECONDS = 600.0
+# Rates and windows of 10 s are full again, and the next table or listing was seen.
+SETTLE_SECONDS = 15.0
 GPU_BUSY_RATIO = 0.5
 # Kernel functions in which a read from a terminal sleeps.
 TERMINAL_WAITS = ("n_tty_read", "tty_read")
@@ -29,7 +32,7 @@ class Surroundings:
 
     now: float
     wall_shift_seconds: float
-    health: dict[SourceName, Health]
+    failed_seconds: Mapping[SourceName, float]  # when each source last failed
     gpus: GpuContext
 
 
@@ -122,12 +125,12 @@ def _phase_facts(run: Run, speaking: list[GpuTracker], checkpoints: CheckpointVi
 
 
 def _blind(run: Run, around: Surroundings) -> dict[SourceName, bool]:
-    """Per source that once gave this run a signal, whether it fails now."""
+    """Per source that once gave this run a signal: whether it fails, or has come back too lately to have shown life."""
     blind: dict[SourceName, bool] = {}
     for source in SOURCES:
         if source in run.gave:
-            health = around.health.get(source)
-            blind[source] = health is not None and not health.success
+            failed = around.failed_seconds.get(source)
+            blind[source] = failed is not None and around.now - failed < SETTLE_SECONDS
     if "logs" in blind and run.logbook.readable is False:
         blind["logs"] = True
     if "checkpoints" in blind and run.checkpoints.blind:
@@ -152,6 +155,7 @@ def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
         phase="training" if run.phase.name == "done" else run.phase.name,
         done=run.progress.done,
         outcome=run.outcome(),
+        absent="processes" not in run.gave,
         idle_seconds=_age(run, newest, now),
         no_progress_seconds=_age(run, _newest(run, PROGRESS_SIGNALS), now),
         idle_budget_seconds=budgets[0],
@@ -238,7 +242,7 @@ def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
         start_seconds=run.workers.start_seconds,
         end_seconds=run.end_seconds,
         observed_since_seconds=observed_since(run),
-        processes=run.role_counts() if readable else {},
+        processes=run.role_counts() if readable or (facts.absent and not run.log_only) else {},
         workers_expected=None if found is None else found.workers_expected,
         process_states=run.state_counts() if readable else {},
         disk_sleep_seconds=facts.disk_sleep_seconds if readable and alive else None,

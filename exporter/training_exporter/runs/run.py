@@ -39,13 +39,13 @@ class GpuContext:
 class Run:
     """State of one run. Feed it what concerns it, then `tick` it; `picture.view_of` publishes it."""
 
-    def __init__(self, name: str, config: RunConfig | None, counted: Callable[[ProcessRecord], bool]) -> None:
+    def __init__(self, name: str, config: RunConfig | None, uncounted: Callable[[ProcessRecord], bool]) -> None:
         self.name = name
         self.config = config
         self.discovered: DiscoveredRun | None = None  # as last seen
         self.present = False  # in the newest table
         self.provisional = False
-        self.host = HostWork(counted)
+        self.host = HostWork(uncounted)
         self.workers = WorkerSet()
         self.learner = Learner()
         self.phase = PhaseClock(self.learner)
