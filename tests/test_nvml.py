@@ -398,9 +398,11 @@ class TestSource:
             state.gpus[4].power_milliwatts = 111_000
             state.write(tmp_path / "state")
             probe.drain_until(lambda report: report["health"]["stuck"])
-            report = probe.drain_until(lambda report: _seen(report) == set("0124567"))
+            alone = "gpu 3: no answer within 0.5 s"
+            report = probe.drain_until(
+                lambda report: _seen(report) == set("0124567") and report["health"]["error"] == alone
+            )
             assert report["health"]["success"]
-            assert report["health"]["error"] == "gpu 3: no answer within 0.5 s"
             assert {s["power_watts"] for s in report["samples"] if s["device"]["gpu"] == "4"} == {111.0}
             state.gpus[3].hangs.clear()
             state.gpus[3].power_milliwatts = 222_000
