@@ -1,0 +1,145 @@
+"""The command `simulate`."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from training_exporter import simulate
+from training_exporter.runs.view import NodeView, RunView, Verdict
+from training_exporter.scenario.load import shipped
+from training_exporter.scenario.play import EPOCH_SECONDS
+from training_exporter.simulate import Change, Changes
+
+STORY = """\
+name: short
+ranks: 2
+gpu: {idle_watts: 60, limit_watts: 600, memory_total_mib: 80000}
+run: {name: short-run, budgets: {idle: 3m}}
+segments:
+  - for: 5m
+    gpu: {util: [95, 100], mem_util: 40, watts: [350, 400], memory_mib: 30000}
+    cores: {rank: 1.0, loader: 0.5}
+    read: 5MiB
+    log:
+      - {every: 10s, line: "step {n} loss {x:.3f}", n: {start: 10, by: 10}, x: {start: 3, by: -0.01}}
+  - for: 10m
+    gpu: {watts: 80}
+    ranks: {0: {state: sleeping}, 1: {state: sleeping}}
+  - {for: 5m, blind: [exporter]}
+"""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """What `simulate --json` prints for the short story, and the OpenMetrics file."""
+    folder = tmp_path_factory.mktemp("simulate")
+    story, series = folder / "short.yaml", folder / "out.om"
+    story.write_text(STORY)
+    out = io.StringIO()
+    assert simulate.run(story, json=True, openmetrics=series, interval_seconds=15, out=out) == 0
+    return out.getvalue(), series.read_text()
+
+
+def view_of(*verdicts: tuple[str, str, str]) -> NodeView:
+    """A picture with runs of these names, states and causes."""
+    runs = tuple(
+        RunView(name, "torchrun", "train.py", "", "", True, True, Verdict(state, 0, cause))  # noqa: FBT003
+        for name, state, cause in verdicts
+    )
+    return NodeView(0.0, 0.0, runs)
+
+
+class TestChanges:
+    def test_only_what_is_new(self) -> None:
+        """A change is another state, or another cause of the same one."""
+        changes = Changes()
+        told = [
+            [(change.run, change.state, change.cause) for change in changes.between(view, second)]
+            for second, view in enumerate(
+                [
+                    view_of(("a", "training", "")),
+                    view_of(("a", "training", ""), ("b", "starting", "")),
+                    view_of(("a", "stalled", "host"), ("b", "starting", "")),
+                    view_of(("a", "stalled", "storage"), ("b", "starting", "")),
+                ]
+            )
+        ]
+        assert told == [
+            [("a", "training", "")],
+            [("b", "starting", "")],
+            [("a", "stalled", "host")],
+            [("a", "stalled", "storage")],
+        ]
+
+    def test_a_forgotten_run_is_absent_once(self) -> None:
+        """A run that left the picture is absent, said once."""
+        changes = Changes()
+        list(changes.between(view_of(("a", "ended", "")), 0))
+        assert [change.state for change in changes.between(view_of(), 1)] == ["absent"]
+        assert not list(changes.between(view_of(), 2))
+
+    def test_words(self) -> None:
+        """A change reads as one line of JSON, or as one for a person."""
+        change = Change(3725, "a", "stalled", "host", "Idle for 10 min.")
+        assert json.loads(change.as_json()) == {"t": 3725, "run": "a", "state": "stalled", "cause": "host"}
+        assert change.as_text() == "1:02:05  a  stalled (host)        Idle for 10 min."
+
+
+class TestRun:
+    def test_states(self, played: tuple[str, str]) -> None:
+        """The story's states come in their order, the stall past the configured budget."""
+        lines = [json.loads(line) for line in played[0].splitlines()]
+        assert [line["state"] for line in lines] == ["starting", "training", "quiet", "stalled"]
+        assert {line["run"] for line in lines} == {"short-run"}
+        assert lines[-1]["cause"] == "host"
+        assert 300 + 180 <= lines[-1]["t"] <= 300 + 180 + 15
+
+    def test_series(self, played: tuple[str, str]) -> None:
+        """The file is strict OpenMetrics with a sample each 15 s, and none while nobody could scrape."""
+        assert played[1].endswith("# EOF\n")
+        families = {family.name: family for family in text_string_to_metric_families(played[1])}
+        times = [
+            float(sample.timestamp) - EPOCH_SECONDS for sample in families["training_exporter_time_seconds"].samples
+        ]
+        assert times == list(range(0, 15 * 60, 15))
+
+    def test_it_is_repeatable(self, played: tuple[str, str], tmp_path: Path) -> None:
+        """A second run says the same to the byte."""
+        story, series = tmp_path / "short.yaml", tmp_path / "out.om"
+        story.write_text(STORY)
+        out = io.StringIO()
+        simulate.run(story, json=True, openmetrics=series, interval_seconds=15, out=out)
+        assert (out.getvalue(), series.read_text()) == played
+
+    def test_a_faulty_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A file with faults ends with 1 and the faults on the error output."""
+        story = tmp_path / "bad.yaml"
+        story.write_text(STORY.replace("for: 10m", "fur: 10m"))
+        out = io.StringIO()
+        assert simulate.run(story, json=True, openmetrics=None, interval_seconds=15, out=out) == 1
+        assert out.getvalue() == ""
+        assert "segments[1].fur" in capsys.readouterr().err
+
+    def test_no_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A file that is not there ends with 1 and its name."""
+        missing = tmp_path / "missing.yaml"
+        assert simulate.run(missing, json=False, openmetrics=None, interval_seconds=15, out=io.StringIO()) == 1
+        assert "missing.yaml" in capsys.readouterr().err
+
+
+class TestShipped:
+    @pytest.mark.parametrize("name", sorted(shipped()))
+    def test_states_are_as_promised(self, name: str) -> None:
+        """Each shipped scenario has the states at the moments that it promises, give or take a minute."""
+        scenario = simulate.load(shipped()[name])
+        changes = Changes()
+        said = [change for second, view, _ in simulate.play(scenario) for change in changes.between(view, second)]
+        for wanted in scenario.expect["states"]:
+            before = [change.state for change in said if change.at_seconds <= wanted["at"]][-1:]
+            near = [change.state for change in said if abs(change.at_seconds - wanted["at"]) <= 60]
+            assert wanted["state"] in before + near, f"at {wanted['at']} s"
