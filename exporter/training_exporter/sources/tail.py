@@ -1,0 +1,179 @@
+"""Follows the log files of all runs by polling; a path that does not answer costs its own thread and nothing else."""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from training_exporter.clock import Clock
+from training_exporter.model import LogTarget, TailChunk
+from training_exporter.sources.offload import Offload
+from training_exporter.sources.tail_file import Following, Reading, read
+from training_exporter.sources.tail_pattern import expand, is_pattern
+from training_exporter.sources.tail_wake import Waker
+
+DEADLINE_SECONDS = 2.0  # of one read; a dead mount never answers
+EXPAND_SECONDS = 5.0  # between two looks for new files of a pattern
+RETIRED_SECONDS = 600.0  # how long the place in a file is remembered that is not followed for a while
+TWIN_SECONDS = 30.0  # between two looks whether a second name of a file is one of its own now
+MAX_FILES = 1024
+
+Key = tuple[str, str, str]  # run, root, path
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One followed path."""
+
+    target: LogTarget
+    label: str  # how its stream is called: the path, told apart where two roots have the same
+    following: Following = field(default_factory=Following)
+    mute: bool = False  # said once that it does not answer
+    twin_until_seconds: float = 0.0  # a second name of a file that is read already
+    retired_seconds: float = 0.0
+
+
+class TailSource:
+    """What was appended to the followed files. `collect` is called about once a second, by one thread."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        wake: Callable[[], None] | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._clock = clock
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._targets: tuple[LogTarget, ...] = ()
+        self._entries: dict[Key, _Entry] = {}
+        self._retired: dict[Key, _Entry] = {}
+        self._found: dict[LogTarget, tuple[str, ...]] = {}
+        self._expanded_seconds: float | None = None
+        self._offload: Offload[Key] = Offload("log-reader", deadline_seconds=deadline_seconds)
+        self._waker = Waker(wake) if wake is not None else None
+
+    def follow(self, targets: Sequence[LogTarget]) -> None:
+        """Replace the set of followed files and patterns; thread-safe, returns at once."""
+        with self._lock:
+            self._targets = tuple(dict.fromkeys(targets))
+
+    def collect(self) -> tuple[TailChunk, ...]:
+        """The bytes that came since the call before, at most a few MiB a file, and what happened to the files.
+
+        A file that is there at the first look is entered at its end; its last MiB come as one restored chunk. A file
+        that appears later is read from its start.
+        """
+        now = self._clock.now()
+        with self._lock:
+            targets = self._targets
+        known = set(self._found)
+        self._expand(targets, now)
+        self._choose(targets, known, now)
+        answers = self._offload.run(
+            (key, partial(read, entry.target, key[2], entry.label, entry.following, now))
+            for key, entry in self._entries.items()
+            if entry.twin_until_seconds <= now
+        )
+        chunks = [chunk for key in self._entries for chunk in self._take(key, answers.get(key), now)]
+        self._watch(behind=any(chunk.unread_bytes for chunk in chunks))
+        return tuple(chunks)
+
+    def close(self) -> None:
+        """Stop waiting for changes; never waits for a stuck read."""
+        self.follow(())
+        if self._waker is not None:
+            self._waker.close()
+
+    def _take(self, key: Key, reading: Reading | None, now: float) -> Sequence[TailChunk]:
+        entry = self._entries[key]
+        if reading is None:
+            return self._silent(key, entry, now)
+        entry.mute = False
+        if entry.following.position is None and self._is_twin(key, reading.following):
+            entry.twin_until_seconds = now + TWIN_SECONDS
+            return ()
+        entry.following = reading.following
+        return reading.chunks
+
+    def _silent(self, key: Key, entry: _Entry, now: float) -> Sequence[TailChunk]:
+        """No answer: nothing was taken, so the next answer goes on from the same place."""
+        if entry.mute or entry.twin_until_seconds > now:
+            return ()
+        entry.mute = True
+        error = "does not answer" if key in self._offload.stuck else "cannot be read"
+        entry.following = entry.following.failed(f"{key[2]}: {error}")
+        return (
+            TailChunk(key[0], entry.label, now, rank=entry.target.rank, readable=False, error=entry.following.error),
+        )
+
+    def _is_twin(self, key: Key, following: Following) -> bool:
+        if following.position is None:
+            return False
+        identity = following.position.handle.identity
+        return any(
+            other != key
+            and other[0] == key[0]
+            and entry.following.position is not None
+            and entry.following.position.handle.identity == identity
+            for other, entry in self._entries.items()
+        )
+
+    def _expand(self, targets: Sequence[LogTarget], now: float) -> None:
+        """Look for the files of patterns, now and then."""
+        due = self._expanded_seconds is None or now - self._expanded_seconds >= EXPAND_SECONDS
+        patterns = [target for target in targets if is_pattern(target.path)]
+        self._found = {target: self._found[target] for target in patterns if target in self._found}
+        wanted = {
+            (target.run, target.root, target.path): target for target in patterns if due or target not in self._found
+        }
+        if due:
+            self._expanded_seconds = now
+        answers = self._offload.run((key, partial(expand, target)) for key, target in wanted.items())
+        for key, found in answers.items():
+            self._found[wanted[key]] = found
+
+    def _choose(self, targets: Sequence[LogTarget], known: set[LogTarget], now: float) -> None:
+        """Keep the place in files still wanted, begin the new ones, remember for a while those no longer wanted."""
+        wanted: dict[Key, LogTarget] = {}
+        for target in targets:
+            for path in self._found.get(target, ()) if is_pattern(target.path) else (target.path,):
+                if len(wanted) < MAX_FILES:
+                    wanted.setdefault((target.run, target.root, path), target)
+        for key in [key for key in self._entries if key not in wanted]:
+            entry = self._retired[key] = self._entries.pop(key)
+            entry.retired_seconds = now
+        self._retired = {
+            key: entry for key, entry in self._retired.items() if now - entry.retired_seconds < RETIRED_SECONDS
+        }
+        for key, target in wanted.items():
+            if key in self._entries:
+                self._entries[key].target = target
+            else:
+                self._entries[key] = self._again(key, target) or _Entry(
+                    target, self._label(key), Following(tried=target in known)
+                )
+
+    def _again(self, key: Key, target: LogTarget) -> _Entry | None:
+        """The place in the same file, followed before: under this key, or through the root of a process now gone."""
+        entry = self._retired.pop(key, None)
+        if entry is None:
+            same = next((old for old in self._retired if (old[0], old[2]) == (key[0], key[2])), None)
+            entry = None if same is None else self._retired.pop(same)
+        if entry is not None:
+            entry.target = target
+        return entry
+
+    def _label(self, key: Key) -> str:
+        taken = {(other[0], entry.label) for other, entry in self._entries.items()}
+        return key[2] if (key[0], key[2]) not in taken else f"{key[1]}:{key[2]}"
+
+    def _watch(self, *, behind: bool) -> None:
+        if behind and self._wake is not None:
+            self._wake()
+        if self._waker is not None:
+            self._waker.watch(posixpath.dirname(path) for _, root, path in self._entries if root == "/")
