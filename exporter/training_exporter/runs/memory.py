@@ -35,7 +35,7 @@ class Recollection:
     def __init__(self, memory: Mapping[str, Any] | None) -> None:
         self.time_seconds: float | None = None
         self._runs: Mapping[str, Any] = {}
-        self._gpus: Mapping[str, Any] = {}
+        self.gpus: Mapping[str, Any] = {}  # by UUID
         if memory is None:
             return
         try:
@@ -44,7 +44,7 @@ class Recollection:
                 return
             self.time_seconds = float(memory["time"])
             self._runs = dict(memory["runs"])
-            self._gpus = dict(memory["gpus"])
+            self.gpus = dict(memory["gpus"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("the remembered state cannot be read, ignored: %s: %s", type(error).__name__, error)
             self.time_seconds = None
@@ -59,7 +59,7 @@ class Recollection:
     def gpu(self, device: GpuDevice) -> GpuTracker:
         """A tracker that knows what was learnt of this device."""
         tracker = GpuTracker(device)
-        memory = self._gpus.get(device.uuid)
+        memory = self.gpus.get(device.uuid)
         if memory is not None and not self._restore(f"GPU {device.gpu}", memory, tracker):
             return GpuTracker(device)
         return tracker

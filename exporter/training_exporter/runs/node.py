@@ -29,6 +29,9 @@ from training_exporter.runs.run import REMEMBERED_SECONDS, GpuContext, Run
 from training_exporter.runs.verdict import CODES
 from training_exporter.runs.view import NodeView, RunView, Verdict
 
+# One GPU may hang in its driver while the others answer.
+SAMPLE_SECONDS = 30.0
+
 
 class Node:
     """All runs and GPUs of one node. Call `observe` about once a second; everything else reads what it left."""
@@ -108,7 +111,9 @@ class Node:
 
     def remember(self) -> dict[str, Any]:
         """What survives a restart of the exporter: JSON-able, versioned, wall-clock times."""
-        return remember(self._now or 0.0, self._shift, self._runs, self._gpus)
+        memory = remember(self._now or 0.0, self._shift, self._runs, self._gpus)
+        memory["gpus"] = {**self._recollection.gpus, **memory["gpus"]}  # those that were not seen again yet
+        return memory
 
     def _news(self, source: SourceName, report: Report[T] | None) -> T | None:
         """The data of a report, after its health was noted; a source that fails withdraws what it said."""
@@ -126,7 +131,10 @@ class Node:
         return report.data
 
     def _note_gap(self, now: float) -> None:
-        """After a gap in the watching every run is watched anew."""
+        """After a gap in the watching every run is watched anew; a GPU that gives no more samples is not known."""
+        for tracker in self._gpus.values():
+            if tracker.sample is not None and now - tracker.sample.time_seconds > SAMPLE_SECONDS:
+                tracker.blind()
         if self._now is not None and now - self._now > GAP_SECONDS:
             for run in self._runs.values():
                 if run.watched_since is not None:
@@ -178,7 +186,7 @@ class Node:
         before, self._oom_kills = self._oom_kills, table.oom_kills
         if before is not None and table.oom_kills is not None and table.oom_kills > before:
             for run in self._runs.values():
-                run.note_oom(table.time_seconds)
+                run.oom_seconds = table.time_seconds
 
     def _take_batch(self, batch: LogBatch) -> None:
         run = self._run(batch.run)
@@ -210,9 +218,7 @@ class Node:
         around = Surroundings(now, self._shift, self._failed, GpuContext(self._gpus, self._occupancy))
         runs = [view_of(run, around) for run in self._runs.values() if not run.hidden]
         shown = {run.name for run in runs}
-        runs.extend(
-            _absent(run, now) for run in self._config.runs if run.expected and run.match and run.name not in shown
-        )
+        runs.extend(_absent(run) for run in self._config.runs if run.expected and run.match and run.name not in shown)
         healthy = self._health.get("gpu")
         gpus = sorted(self._gpus.values(), key=lambda tracker: tracker.device.gpu)
         return NodeView(
@@ -234,7 +240,7 @@ def _holds_memory(sample: GpuSample, there: Occupancy) -> bool:
     return bool(sample.memory_used_bytes)  # whose it is cannot be told, so it is the bound run's
 
 
-def _absent(config: RunConfig, now: float) -> RunView:
+def _absent(config: RunConfig) -> RunView:
     sentence = "Absent: the run is expected on this node and is not here."
     return RunView(
         name=config.name,
@@ -246,5 +252,4 @@ def _absent(config: RunConfig, now: float) -> RunView:
         alive=False,
         verdict=Verdict("absent", CODES["absent"], since_seconds=None, sentence=sentence),
         processes=dict.fromkeys(("launcher", "worker", "loader", "other"), 0),
-        observed_since_seconds=now,
     )

@@ -70,6 +70,19 @@ class PhaseClock:
         elif self.name != "done":
             self._enter("training", now)
 
+    def replay(self, phases: Iterable[str], now: float, *, stepped: bool) -> None:
+        """Take up where an existing log stands: a phase that is known keeps its beginning, and none is learnt."""
+        scratch = PhaseClock(Learner())
+        scratch.name, scratch.start_seconds = self.name, self.start_seconds
+        scratch._announced, scratch._before = self._announced, self._before
+        scratch.step(now, first=stepped)
+        scratch.announce(phases, now)
+        self._announced, self._before = scratch._announced, scratch._before
+        if scratch.name != self.name:
+            self._enter(scratch.name, now)
+            for kind in ("validation", "checkpoint"):
+                self._learner.abandon(kind)
+
     def tick(self, facts: PhaseFacts) -> None:
         if self.start_seconds is None:
             self.begin(facts.now)

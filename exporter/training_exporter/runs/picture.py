@@ -52,6 +52,7 @@ def view_of(run: Run, around: Surroundings) -> RunView:
     now = around.now
     speaking = run.speaking(around.gpus)
     checkpoints = run.checkpoints.view(now)
+    run.tick(now)
     run.phase.tick(_phase_facts(run, speaking, checkpoints, now))
     seen = _Seen(around, speaking, checkpoints, _blind(run, around), weak_evidence(run, around.gpus, now))
     situation = Situation(
@@ -131,11 +132,19 @@ def _blind(run: Run, around: Surroundings) -> dict[SourceName, bool]:
         if source in run.gave:
             failed = around.failed_seconds.get(source)
             blind[source] = failed is not None and around.now - failed < SETTLE_SECONDS
+    if "gpu" in blind and not any(_answers(run, around.gpus)):
+        blind["gpu"] = True
     if "logs" in blind and run.logbook.readable is False:
         blind["logs"] = True
     if "checkpoints" in blind and run.checkpoints.blind:
         blind["checkpoints"] = True
     return blind
+
+
+def _answers(run: Run, gpus: GpuContext) -> list[bool]:
+    """Per GPU of the run whether it is known how it fares; lost is known too."""
+    trackers = [gpus.trackers[label] for label in run.gpu_labels if label in gpus.trackers]
+    return [tracker.lost or tracker.sample is not None for tracker in trackers]
 
 
 def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
@@ -216,8 +225,13 @@ def _numbers(run: Run, seen: _Seen) -> Numbers:
 
 
 def _phase_label(run: Run) -> str | None:
-    """None on a node of a multi-node run whose own sources never showed a step, validation, epoch or end."""
+    """None on a node of a multi-node run whose own sources never showed a step, validation, epoch or end.
+
+    And after an end that was not announced: the run is in no phase then.
+    """
     found = run.discovered
+    if run.ended and run.phase.name != "done":
+        return None
     if run.progress.shown or found is None:
         return run.phase.name
     local = found.workers_expected
@@ -277,7 +291,7 @@ def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
         metrics_dropped_total=progress.metrics_dropped_total,
         checkpoints=seen.checkpoints,
         activity_seconds=dict(run.signals),
-        budgets_seconds={"idle": facts.idle_budget_seconds, "progress": facts.progress_budget_seconds},
+        budgets_seconds=_budgets(facts),
         blind=seen.blind,
         absent={source: True for source in SOURCES if source not in run.gave},
         idle_seconds=facts.idle_seconds if alive else None,
@@ -285,6 +299,12 @@ def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
         weak_evidence=seen.weak,
         hints=() if found is None else found.hints,
     )
+
+
+def _budgets(facts: Facts) -> dict[str, float]:
+    if not facts.alive:
+        return {}
+    return {"idle": facts.idle_budget_seconds, "progress": facts.progress_budget_seconds}
 
 
 def _memory(run: Run, around: Surroundings) -> dict[str, int]:

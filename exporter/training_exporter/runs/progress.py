@@ -87,6 +87,7 @@ class LogProgress:
         self._log_phase: LogPhase | None = None
         self._result_open = True  # the next result is one of a new validation
         self._last_loss: Mapping[str, float] = {}
+        self._restoring = False
 
     @property
     def step(self) -> int | None:
@@ -101,8 +102,9 @@ class LogProgress:
         """Take one batch. A restored one sets values, moves and counts nothing."""
         moves = Moves(log=batch.novel and not batch.restored)
         phases: list[str] = []
+        self._restoring = batch.restored
         for event in batch.events:
-            self._take(event, moves, phases, restored=batch.restored)
+            self._take(event, moves, phases)
         moves.phases = tuple(phases)
         if batch.restored:
             return Moves(first_step=self.step_read, phases=moves.phases)
@@ -118,7 +120,7 @@ class LogProgress:
         self.done = False
         self.farthest = None
 
-    def _take(self, event: LogEvent, moves: Moves, phases: list[str], *, restored: bool) -> None:
+    def _take(self, event: LogEvent, moves: Moves, phases: list[str]) -> None:
         kind = event.event
         if kind == "warning":
             return
@@ -126,17 +128,17 @@ class LogProgress:
         if kind in ("train_step", "progress", "train_summary") and not event.setup:
             self._take_step(event, moves, anew=anew)
         if kind in ("validation", "val_begin", "val_progress", "val_end"):
-            self._take_validation(event, moves, phases, restored=restored)
+            self._take_validation(event, moves, phases)
         if kind == "checkpoint_saved":
             phases.append("checkpointed")
         self._note_phase(event, phases)
         if kind == "train_end" or event.outcome == "finished" or event.phase == "done":
             self.done = self.shown = True
             phases.append("done")
-        elif restored and self.done and kind in ("train_begin", "train_step", "epoch_begin"):
+        elif self._restoring and self.done and kind in ("train_begin", "train_step", "epoch_begin"):
             self.done = False  # the end of an earlier attempt that wrote into the same file
         if event.metrics:
-            self._take_metrics(event, restored=restored)
+            self._take_metrics(event)
 
     def _note_epoch(self, event: LogEvent, moves: Moves) -> bool:
         """Note epoch and target; True when the epoch is another than before."""
@@ -177,7 +179,7 @@ class LogProgress:
     def _count(self, moves: Moves, steps: int, event: LogEvent, *, done: bool = True) -> None:
         moves.step = True
         moves.steps += steps
-        self.steps_total = (self.steps_total or 0) + steps
+        self.steps_total = (self.steps_total or 0) + (0 if self._restoring else steps)
         if done:
             moves.first_step = True
             self.step_read = self.shown = True
@@ -190,7 +192,7 @@ class LogProgress:
         counter = self._counters.get("train_step")
         return "train_step" if counter is not None and counter.last is not None else "progress"
 
-    def _take_validation(self, event: LogEvent, moves: Moves, phases: list[str], *, restored: bool) -> None:
+    def _take_validation(self, event: LogEvent, moves: Moves, phases: list[str]) -> None:
         self.shown = True
         kind = event.event
         if kind == "val_begin":
@@ -201,7 +203,7 @@ class LogProgress:
             self._take_bar(event, moves)
         elif kind == "validation":
             moves.validation = True
-            if self._result_open and not restored:
+            if self._result_open and not self._restoring:
                 self.validations_total += 1
                 moves.results += 1
             self._result_open = False
@@ -230,10 +232,10 @@ class LogProgress:
         if (changed or kind in BEGINS) and event.phase in ANNOUNCED:
             phases.append(ANNOUNCED[event.phase])
 
-    def _take_metrics(self, event: LogEvent, *, restored: bool) -> None:
+    def _take_metrics(self, event: LogEvent) -> None:
         split = SPLITS[event.split or "train"]
         if event.split in (None, "train"):
-            self._note_loss(event, restored=restored)
+            self._note_loss(event)
         metrics = dict(self.metrics)
         nonfinite = 0
         for name, value in event.metrics.items():
@@ -243,14 +245,14 @@ class LogProgress:
                 metrics[key] = MetricValue(value, event.time_seconds)
             else:
                 self.metrics_dropped_total += 1
-        counted = self.metrics_nonfinite_total.get(split, 0) + (0 if restored else nonfinite)
+        counted = self.metrics_nonfinite_total.get(split, 0) + (0 if self._restoring else nonfinite)
         self.metrics = metrics
         self.metrics_nonfinite_total = {**self.metrics_nonfinite_total, split: counted}
         self.metrics_updated_seconds = {**self.metrics_updated_seconds, split: event.time_seconds}
 
-    def _note_loss(self, event: LogEvent, *, restored: bool) -> None:
+    def _note_loss(self, event: LogEvent) -> None:
         losses = [value for name, value in event.metrics.items() if is_loss(name)]
-        if not losses or restored:
+        if not losses or self._restoring:
             return
         if all(math.isfinite(value) for value in losses):
             self.nonfinite_streak = 0

@@ -22,6 +22,8 @@ from training_exporter.runs.workers import WorkerSet, process_states
 
 # An ended run is remembered for an hour.
 REMEMBERED_SECONDS = 3600.0
+# A run that is known by its log alone is over when that shows an end and then nothing for so long.
+LOG_END_SECONDS = 60.0
 PROGRESS_SIGNALS = ("step", "validation", "checkpoint", "log")
 WORK_SIGNALS = ("gpu", "io", "cpu")
 # A live rank whose GPU memory is gone for this long has lost its context.
@@ -57,6 +59,7 @@ class Run:
         self.gave: set[SourceName] = set()
         self.watched_since: float | None = None
         self.end_seconds: float | None = None
+        self.oom_seconds: float | None = None  # when the kernel last killed a process of this node for lack of memory
         self.restarts_total = 0
         self.restarts_without_progress = 0
         self.farthest: tuple[float, int] | None = None  # (epoch, step) of all worker sets before
@@ -133,8 +136,10 @@ class Run:
         was_training = self.phase.name == "training"
         moves = self.progress.observe(batch)
         now = batch.time_seconds
-        for event in batch.events:
-            self.evidence.observe(event)
+        self._note_evidence(batch)
+        if batch.restored:
+            self.phase.replay(moves.phases, now, stepped=moves.first_step)
+            return False
         for signal, moved in (("step", moves.step), ("validation", moves.validation), ("log", moves.log)):
             if moved:
                 self.mark(signal, now)
@@ -177,14 +182,20 @@ class Run:
         """Whether a live rank's GPU memory is gone for 300 s while its peers hold theirs."""
         return any(now - since >= MEMORY_LOST_SECONDS for since in self._memory_gone.values())
 
-    def note_oom(self, time_seconds: float) -> None:
-        """The kernel killed a process of this node for lack of memory."""
-        if self.end_seconds is not None and abs(self.end_seconds - time_seconds) <= OOM_SECONDS:
-            self.evidence.failed(time_seconds, "killed by the kernel for lack of memory")
+    def tick(self, now: float) -> None:
+        """Draw the end of a run that has no processes from its log alone."""
+        if not self.log_only:
+            return
+        over = [time for time in (self.evidence.failed_seconds, self.evidence.cancelled_seconds) if time is not None]
+        quiet = all(now - time > LOG_END_SECONDS for time in self.signals.values())
+        self.end_seconds = min(over) if over and quiet else None
 
     def outcome(self) -> str | None:
-        if not self.ended:
+        """How the run ended; None while it lives."""
+        if self.end_seconds is None:
             return None
+        if self.oom_seconds is not None and abs(self.end_seconds - self.oom_seconds) <= OOM_SECONDS:
+            self.evidence.failed(self.oom_seconds, "killed by the kernel for lack of memory")
         return self.evidence.outcome(done=self.progress.done, at_target=self._at_target())
 
     def member_processes(self) -> tuple[ProcessRecord, ...]:
@@ -275,6 +286,12 @@ class Run:
         peers = any(size > 0 for size in held.values())
         gone = {number for number, size in held.items() if size == 0 and number in self._memory_held and peers}
         self._memory_gone = {number: self._memory_gone.get(number, now) for number in gone}
+
+    def _note_evidence(self, batch: LogBatch) -> None:
+        for event in batch.events:
+            if batch.restored and event.event in ("train_begin", "train_step"):
+                self.evidence = Evidence()  # what stands before it in an existing log, the run outlived
+            self.evidence.observe(event)
 
     def _note_descriptors(self, found: DiscoveredRun, time_seconds: float) -> None:
         """Output that nobody here can read grows: weak evidence."""
