@@ -64,7 +64,7 @@ class Discovery:
         """The runs at this moment, sorted by name. `gpus` holds the newest sample of each device, or nothing."""
         tree = Tree(table.processes)
         devices = Devices(gpus, table)
-        grouper = Grouper(tree, devices.holders.keys(), self._memories)
+        grouper = Grouper(tree, devices.holders.keys(), self._memories, self._names.held)
         groups = [group for group in self._grouped(grouper) if self._wanted(group)]
         named = self._named(groups)
         runs = [self._describe(name, group, tree, devices, _boundaries(groups)) for name, group in named]
@@ -80,6 +80,8 @@ class Discovery:
 
     def _wanted(self, group: Group) -> bool:
         heads = _heads(group)
+        if all(record.command is None for record in heads):
+            return False  # not read yet (in D state, or newer than the listing): a name now would be another one later
         if any(_fits(match, record) for match in self._config.discovery.ignore for record in heads):
             return False
         return self._config.discovery.enabled or self._configuration(group) is not None
@@ -183,20 +185,20 @@ class _Names:
     Within one batch job a script keeps its number, so that a second attempt has the name of the first.
     """
 
-    _held: dict[tuple[int, int], str] = field(default_factory=dict)  # head of a group -> name
+    held: dict[tuple[int, int], str] = field(default_factory=dict)  # head of a group -> name
     _scripts: dict[str, str] = field(default_factory=dict)  # name -> script that it was given for
 
     def release(self, alive: set[tuple[int, int]]) -> None:
-        self._held = {key: name for key, name in self._held.items() if key in alive}
+        self.held = {key: name for key, name in self.held.items() if key in alive}
 
     def assign(self, base: str, script: str, key: tuple[int, int]) -> str:
-        held = self._held.get(key)
+        held = self.held.get(key)
         if held is not None and re.fullmatch(re.escape(base) + r"(?:-\d+)?", held):
             return held
-        taken = set(self._held.values())
+        taken = set(self.held.values())
         candidates = (base if number == 1 else f"{base}-{number}" for number in count(1))
         name = next(n for n in candidates if n not in taken and self._scripts.get(n, script) == script)
-        self._held[key] = name
+        self.held[key] = name
         self._scripts[name] = script
         return name
 
@@ -216,6 +218,9 @@ class _Family:
                 self.owner[record.pid] = rank.rank
                 (self.loaders if roles.is_loader(record, rank.process) else self.others).append(record)
         ranks = {rank.process.pid for rank in group.ranks}
+        for stray, number in group.strays:
+            self.owner[stray.pid] = number
+            (self.loaders if stray.name.startswith(roles.LOADER_NAME) else self.others).append(stray)
         for companion in group.companions:
             self._add(companion, tree, boundaries, ranks)
         if group.launcher is not None:

@@ -21,6 +21,7 @@ class Group:
     launcher: ProcessRecord | None = None
     ranks: list[Rank] = field(default_factory=list)
     companions: list[ProcessRecord] = field(default_factory=list)  # known to belong here though not by descent
+    strays: list[tuple[ProcessRecord, int]] = field(default_factory=list)  # what a dead rank left, with its number
     provisional: bool = False
     numbers_guessed: bool = False  # ranks numbered by the order of their start
     name: str | None = None  # that a part of it already had
@@ -43,7 +44,8 @@ class Memory:
 class Grouper:
     """Takes a tree apart into groups; each process is claimed once, by the first rule that fits.
 
-    `holders`: PIDs that hold a GPU. `remembered`: what ranks of an earlier moment were, by process key.
+    `holders`: PIDs that hold a GPU. `remembered`: what ranks of an earlier moment were, and
+    `names`: how the runs were called, both by process key (of the rank, of the head).
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class Grouper:
         tree: Tree,
         holders: Collection[int],
         remembered: Mapping[tuple[int, int], Memory],
+        names: Mapping[tuple[int, int], str],
     ) -> None:
         self._tree = tree
         self._holders = holders
         self._remembered = remembered
+        self._names = names
         self._claimed: set[int] = set()
         self.groups: list[Group] = []
 
@@ -62,6 +66,7 @@ class Grouper:
         """All groups, in the order of the rules."""
         self._by_launcher()
         self._orphans()
+        self._strays()
         self._by_environment()
         self._by_ray()
         self._by_gpu()
@@ -71,7 +76,8 @@ class Grouper:
     def claim(self, group: Group) -> None:
         """Take the group's processes and everything below them out of the reach of later rules."""
         self.groups.append(group)
-        heads = [rank.process for rank in group.ranks] + group.companions + ([group.launcher] if group.launcher else [])
+        heads = [rank.process for rank in group.ranks] + group.companions + [stray for stray, _ in group.strays]
+        heads += [group.launcher] if group.launcher else []
         for head in heads:
             self._claimed.add(head.pid)
             self._claimed.update(record.pid for record in self._tree.below(head))
@@ -150,6 +156,16 @@ class Grouper:
                 group.ranks.append(Rank(memory.rank.rank, memory.rank.local_rank, record))
         for group in found.values():
             self.claim(group)
+
+    def _strays(self) -> None:
+        """Loaders that outlive their rank for a while: still in the session that it led."""
+        leaders = {memory.rank.process.pid: memory for memory in self._remembered.values()}
+        groups = {group.name or self._names.get(group.head.key): group for group in self.groups}
+        for record in self._free():
+            memory = leaders.get(record.session_id)
+            if memory is not None and memory.name in groups and age(record) > age(memory.rank.process):
+                groups[memory.name].strays.append((record, memory.rank.rank))
+                self._claimed.add(record.pid)
 
     def _by_environment(self) -> None:
         """Ranks that nobody we know started: by hand, by Lightning, or by a launcher that is gone."""
@@ -243,7 +259,8 @@ class Grouper:
     def _by_script(self) -> None:
         """A Python program called like a training one, before or without a GPU."""
         for record in self._free():
-            if roles.looks_like_training(record) and record.pid not in self._claimed and record.state != "zombie":
+            heir = roles.rank_number(record.environment) is not None  # of a dead rank, or it had been taken above
+            if record.pid not in self._claimed and roles.looks_like_training(record) and not heir:
                 self.claim(Group("python", None, [Rank(0, 0, self._root(record))], provisional=True))
 
     def by_match(self, fits: Callable[[ProcessRecord], bool]) -> None:

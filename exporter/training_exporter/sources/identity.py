@@ -67,16 +67,23 @@ class _Reader:
         return None
 
 
-def read_identity(procfs: str, pid: int, keys: Collection[str]) -> Identity:
-    """Read what stays the same; blocks as long as the kernel holds the process's memory map."""
+def read_identity(procfs: str, pid: int, keys: Collection[str], *, calm: bool) -> Identity:
+    """Read what stays the same; environment and descriptors only of a `calm` process, neither in D state nor dead.
+
+    The kernel needs a process's memory map for them, which one that hangs may hold for ever.
+    """
     directory = f"{procfs}/{pid}"
     attempt = _Reader()
+    environment = descriptors = None
+    if calm:
+        environment = attempt(lambda: proc.parse_environment(proc.read_file(f"{directory}/environ"), keys))
+        descriptors = attempt(lambda: proc.read_descriptors(directory))
     return Identity(
-        environment=attempt(lambda: proc.parse_environment(proc.read_file(f"{directory}/environ"), keys)),
+        environment=environment,
         working_directory=attempt(lambda: proc.read_link(f"{directory}/cwd")),
         status=attempt(lambda: proc.parse_status(proc.read_file(f"{directory}/status"))) or proc.Status(),
         cgroup=attempt(lambda: proc.parse_cgroup(proc.read_file(f"{directory}/cgroup"))),
-        descriptors=attempt(lambda: proc.read_descriptors(directory)),
+        descriptors=descriptors,
         root=attempt(lambda: proc.visible_root(procfs, pid)) or "/",
         denied=attempt.denied,
     )

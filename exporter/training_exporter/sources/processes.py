@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from training_exporter.clock import Clock
 from training_exporter.model import ProcessRecord, ProcessTable
@@ -16,6 +17,7 @@ from training_exporter.sources.offload import Offload
 SETTLE_SECONDS = 5.0  # a command read before this age may be that of the parent, between fork and exec
 REFRESH_SECONDS = 20.0  # descriptors: a checkpoint is open only while it is written
 ROTATION = 16  # unrelated processes whose `stat` is read again each tick, one after the other
+MAX_READERS = 64  # a session may be a whole container
 READ_DEADLINE_SECONDS = 0.5  # of one process's files
 
 NOTHING = Details(io=None, context_switches=None, wait_channel=None, position=None, descriptors=None)
@@ -58,7 +60,8 @@ class ProcessSource:
         self._keys = ENVIRONMENT_KEYS.union(environment_keys)
         self._entries: dict[int, _Entry] = {}
         self._members: set[int] = set()
-        self._context: set[int] = set()  # ancestors of members
+        self._context: set[int] = set()  # ancestors of members, and who may read their output
+        self._readers: set[int] = set()
         self._unsettled: set[int] = set()
         self._unread: set[int] = set()  # whose command is still to be read
         self._gpu_pids: frozenset[int] = frozenset()
@@ -92,7 +95,7 @@ class ProcessSource:
     def _forget(self, gone: Iterable[int]) -> None:
         for pid in gone:
             del self._entries[pid]
-            for group in (self._members, self._context, self._unsettled, self._unread):
+            for group in (self._members, self._context, self._readers, self._unsettled, self._unread):
                 group.discard(pid)
 
     def _meet_new(self, listed: Mapping[int, int], now: float) -> None:
@@ -106,7 +109,7 @@ class ProcessSource:
         """At members, at the newcomers that had time to settle, and at the next few of all the others."""
         if not self._rotation:
             self._rotation = list(self._entries)
-        due = self._members | {self._rotation.pop() for _ in range(min(ROTATION, len(self._rotation)))}
+        due = self._members | self._unread | {self._rotation.pop() for _ in range(min(ROTATION, len(self._rotation)))}
         ripe = {pid for pid in self._unsettled if now - self._entries[pid].first_seen_seconds >= SETTLE_SECONDS}
         for pid in (due | ripe) & self._entries.keys():
             self._meet(pid, self._entries[pid].inode, now)
@@ -130,8 +133,7 @@ class ProcessSource:
         entry.inode = inode
         if entry.record.name != stat.name:
             self._unread.add(pid)
-        if pid in self._members or entry.record.name != stat.name:
-            entry.record = _moved_on(entry.record, stat)
+        entry.record = _moved_on(entry.record, stat)
 
     def _read_commands(self) -> set[int]:
         """Read the commands that are due; the PIDs whose record is new or changed by it.
@@ -170,9 +172,18 @@ class ProcessSource:
         """Make members of the picked and of everything below a member; keep their ancestors as context."""
         if self._arrived or not picked <= self._members:
             self._members = self._below(picked | self._members)
+            self._identify(self._members, now)
+            self._readers = self._beside(self._members)
             self._arrived = False
-        self._context = self._above(self._members) - self._members
+        self._context = (self._above(self._members) | self._readers) & self._entries.keys() - self._members
         self._identify(self._members | self._context, now)
+
+    def _beside(self, pids: set[int]) -> set[int]:
+        """Those that may read a pipe into which a member writes: the other processes of its session."""
+        records = (self._entries[pid].record for pid in pids)
+        sessions = {r.session_id for r in records if r.session_id and any(o.kind == "pipe" for o in r.outputs)}
+        mates = (pid for pid, entry in self._entries.items() if entry.record.session_id in sessions)
+        return set(islice((pid for pid in mates if pid not in pids), MAX_READERS))
 
     def _below(self, roots: set[int]) -> set[int]:
         children: dict[int, list[int]] = {}
@@ -197,12 +208,18 @@ class ProcessSource:
         return found
 
     def _identify(self, pids: set[int], now: float) -> None:
-        due = [pid for pid in pids if not (entry := self._entries[pid]).identified and _readable(entry.record)]
-        answers = self._offload.run((pid, partial(read_identity, self._procfs, pid, self._keys)) for pid in due)
+        """Read what is read once, of those that were not read whole yet."""
+        due = {pid: self._entries[pid].record.state for pid in pids if not self._entries[pid].identified}
+        answers = self._offload.run(
+            (pid, partial(read_identity, self._procfs, pid, self._keys, calm=state not in {"disk_sleep", "zombie"}))
+            for pid, state in due.items()
+        )
         for pid, identity in answers.items():
             entry = self._entries[pid]
             entry.record = _identified(entry.record, identity)
-            entry.identified, entry.denied, entry.refreshed_seconds = True, identity.denied, now
+            entry.identified = identity.environment is not None or identity.denied or due[pid] == "zombie"
+            entry.denied = identity.denied
+            entry.refreshed_seconds = now - REFRESH_SECONDS + SETTLE_SECONDS  # the first look may have been too early
 
     def _read_details(self, now: float) -> None:
         jobs = []
@@ -247,10 +264,6 @@ def _moved_on(record: ProcessRecord, stat: proc.Stat) -> ProcessRecord:
     )
 
 
-def _readable(record: ProcessRecord) -> bool:
-    return record.state not in {"disk_sleep", "zombie"}
-
-
 def _identified(record: ProcessRecord, identity: Identity) -> ProcessRecord:
     """Add what was read once. A process that rewrote its title spoilt its environment: what was known stays."""
     environment = record.environment
@@ -261,14 +274,18 @@ def _identified(record: ProcessRecord, identity: Identity) -> ProcessRecord:
             record,
             environment=environment,
             working_directory=identity.working_directory or record.working_directory,
-            uid=identity.status.uid,
-            gid=identity.status.gid,
-            cgroup=identity.cgroup,
-            namespace_pid=identity.status.namespace_pid,
+            uid=_first(identity.status.uid, record.uid),
+            gid=_first(identity.status.gid, record.gid),
+            cgroup=identity.cgroup or record.cgroup,
+            namespace_pid=_first(identity.status.namespace_pid, record.namespace_pid),
             root=identity.root,
         ),
         identity.descriptors,
     )
+
+
+def _first(new: int | None, old: int | None) -> int | None:
+    return old if new is None else new
 
 
 def _described(record: ProcessRecord, descriptors: proc.Descriptors | None) -> ProcessRecord:
