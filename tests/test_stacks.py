@@ -106,9 +106,13 @@ class TestDump:
         fifo, ready, script = tmp_path / "fifo", tmp_path / "ready", tmp_path / "blocked.py"
         os.mkfifo(fifo)
         script.write_text(
-            f"def load_shard():\n    open({str(ready)!r}, 'w').close()\n    open({str(fifo)!r}).read()\nload_shard()\n"
+            "import sys\n"
+            "def load_shard():\n"
+            "    open(sys.argv[1], 'w').close()\n"
+            "    open(sys.argv[2]).read()\n"
+            "load_shard()\n"
         )
-        process = subprocess.Popen([sys.executable, script])
+        process = subprocess.Popen([sys.executable, script, ready, fifo])
         try:
             end = time.monotonic() + 20
             while not ready.exists():
@@ -120,4 +124,4 @@ class TestDump:
             process.wait()
         if found[0].error is not None and "CAP_SYS_PTRACE" in found[0].error:
             pytest.skip("ptrace is not permitted here")
-        assert any("load_shard (blocked.py:3)" in frame for frame in found[0].frames)
+        assert any("load_shard (blocked.py:4)" in frame for frame in found[0].frames)

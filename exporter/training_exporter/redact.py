@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 MASK = "[redacted]"
 LONGEST_TEXT = 2000
@@ -25,6 +24,9 @@ _NAMED = re.compile(
     r"""(?P<value>"[^"\n]*"?|'[^'\n]*'?|[^\s,;&"')}\]]+)""",
     re.IGNORECASE,
 )
+_FLAG = re.compile(
+    rf"""(?P<name>(?<!\S)--[\w.-]{{0,100}}?{_SENSITIVE})(?P<sign>\s{{1,2}})(?P<value>[^\s-]\S*)""", re.IGNORECASE
+)
 _URL = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,500}@", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 _PEM = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL)
@@ -41,16 +43,6 @@ def text(line: str) -> str:
     return printable(_masked(line[: 2 * LONGEST_TEXT]))[:LONGEST_TEXT]
 
 
-def arguments(argv: Iterable[str]) -> tuple[str, ...]:
-    """A command line as it may be shown; the value after a flag such as `--api-key` is masked too."""
-    shown: list[str] = []
-    hide_next = False
-    for argument in argv:
-        shown.append(MASK if hide_next and not argument.startswith("-") else text(argument))
-        hide_next = argument.startswith("-") and _is_secret(argument)
-    return tuple(shown)
-
-
 def printable(line: str) -> str:
     r"""The text with control and other unprintable characters as escapes (`\x1b`), harmless to a terminal."""
     if line.isprintable():
@@ -65,7 +57,7 @@ def _masked(line: str) -> str:
     line = _URL.sub(rf"\g<scheme>{MASK}@", line)
     line = _SCHEME.sub(rf"\g<scheme> {MASK}", line)
     line = _SHAPES.sub(MASK, line)
-    return _NAMED.sub(_mask_value, line)
+    return _FLAG.sub(_mask_value, _NAMED.sub(_mask_value, line))
 
 
 def _is_secret(name: str) -> bool:
