@@ -25,7 +25,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _FLAG = re.compile(
-    rf"""(?P<name>(?<!\S)--[\w.-]{{0,100}}?{_SENSITIVE})(?P<sign>\s{{1,2}})(?P<value>[^\s-]\S*)""", re.IGNORECASE
+    rf"(?P<name>(?<!\S)--[\w.-]{{0,100}}?{_SENSITIVE})(?P<sign>\s{{1,2}})(?P<value>[^\s-]\S*)",
+    re.IGNORECASE,
 )
 _URL = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,500}@", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(?P<scheme>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
