@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from training_exporter.model import GpuDevice
+from training_exporter.model import DiscoveredRun, GpuDevice
+from training_exporter.runs.checkpoints import CheckpointTracker
 from training_exporter.runs.gpus import GpuTracker
 from training_exporter.runs.run import Run
 
@@ -24,7 +25,7 @@ def remember(
     return {
         "version": VERSION,
         "time": now_seconds + shift_seconds,
-        "runs": {name: run.remember(shift_seconds) for name, run in runs.items()},
+        "runs": {name: remember_run(run, shift_seconds) for name, run in runs.items()},
         "gpus": {tracker.device.uuid: tracker.remember(shift_seconds) for tracker in gpus.values()},
     }
 
@@ -54,20 +55,91 @@ class Recollection:
 
     def restore_run(self, run: Run) -> bool:
         """Fill a fresh run; False, and the run must be thrown away, when its memory does not fit."""
-        return self._restore(f"run {run.name}", self._runs.get(run.name), run)
+        return _fits(f"run {run.name}", lambda: restore_run(run, self._runs[run.name]))
 
     def gpu(self, device: GpuDevice) -> GpuTracker:
         """A tracker that knows what was learnt of this device."""
         tracker = GpuTracker(device)
         memory = self.gpus.get(device.uuid)
-        if memory is not None and not self._restore(f"GPU {device.gpu}", memory, tracker):
+        if memory is not None and not _fits(f"GPU {device.gpu}", lambda: tracker.restore(memory)):
             return GpuTracker(device)
         return tracker
 
-    def _restore(self, what: str, memory: Any, target: Run | GpuTracker) -> bool:  # noqa: ANN401 - out of a JSON file
-        try:
-            target.restore(memory)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            logger.warning("what was remembered of %s does not fit, ignored: %s: %s", what, type(error).__name__, error)
-            return False
-        return True
+
+def remember_run(run: Run, shift_seconds: float) -> dict[str, Any]:
+    """One run as a JSON-able record with wall-clock times."""
+
+    def wall(time: float | None) -> float | None:
+        return None if time is None else time + shift_seconds
+
+    return {
+        "workers": run.workers.remember(shift_seconds),
+        "learner": run.learner.remember(shift_seconds),
+        "phase": run.phase.remember(shift_seconds),
+        "progress": run.progress.remember(shift_seconds),
+        "logbook": run.logbook.remember(shift_seconds),
+        "evidence": run.evidence.remember(shift_seconds),
+        "checkpoint_intervals": run.checkpoints.intervals,
+        "signals": {signal: time + shift_seconds for signal, time in run.signals.items()},
+        "gave": sorted(run.gave),
+        "watched_since": wall(run.watched_since),
+        "end": wall(run.end_seconds),
+        "restarts_total": run.restarts_total,
+        "restarts_without_progress": run.restarts_without_progress,
+        "farthest": run.farthest,
+        "stalled_since": wall(run.stalled_since),
+        "stall_cause": run.stall_cause,
+        "state": run.state,
+        "state_since": wall(run.state_since),
+        "gpus": run.gpu_labels,
+        "provisional": run.provisional,
+        "identity": _identity(run),
+    }
+
+
+def restore_run(run: Run, memory: Mapping[str, Any]) -> None:
+    """Fill a fresh run. Raises KeyError, TypeError or ValueError when the record does not fit."""
+    run.workers.restore(memory["workers"])
+    run.learner.restore(memory["learner"])
+    run.phase.restore(memory["phase"])
+    run.progress.restore(memory["progress"])
+    run.logbook.restore(memory["logbook"])
+    run.evidence.restore(memory["evidence"])
+    run.checkpoints = CheckpointTracker(memory["checkpoint_intervals"])
+    run.signals = {str(signal): float(time) for signal, time in memory["signals"].items()}
+    run.gave = set(memory["gave"])
+    run.watched_since = memory["watched_since"]
+    run.end_seconds = memory["end"]
+    run.restarts_total = int(memory["restarts_total"])
+    run.restarts_without_progress = int(memory["restarts_without_progress"])
+    farthest = memory["farthest"]
+    run.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
+    run.stalled_since = memory["stalled_since"]
+    run.stall_cause = str(memory["stall_cause"])
+    run.state = str(memory["state"])
+    run.state_since = memory["state_since"]
+    run.gpu_labels = tuple(memory["gpus"])
+    run.provisional = bool(memory["provisional"])
+    if memory["identity"] is not None:
+        run.discovered = DiscoveredRun(name=run.name, **memory["identity"])
+
+
+def _identity(run: Run) -> dict[str, str] | None:
+    found = run.discovered
+    if found is None:
+        return None
+    return {
+        "launcher": found.launcher,
+        "script": found.script,
+        "job_id": found.job_id,
+        "node_rank": found.node_rank,
+    }
+
+
+def _fits(what: str, restore: Callable[[], None]) -> bool:
+    try:
+        restore()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        logger.warning("what was remembered of %s does not fit, ignored: %s: %s", what, type(error).__name__, error)
+        return False
+    return True

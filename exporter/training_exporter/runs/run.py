@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
 
 from training_exporter.config import Budgets, RunConfig
 from training_exporter.model import DirectoryListing, DiscoveredRun, LogBatch, ProcessRecord, SourceName
@@ -305,72 +304,6 @@ class Run:
         if grew and self.logbook.readable is not True:
             self.log_growth_seconds = time_seconds
         self._positions = positions
-
-    def remember(self, shift_seconds: float) -> dict[str, Any]:
-        def wall(time: float | None) -> float | None:
-            return None if time is None else time + shift_seconds
-
-        return {
-            "workers": self.workers.remember(shift_seconds),
-            "learner": self.learner.remember(shift_seconds),
-            "phase": self.phase.remember(shift_seconds),
-            "progress": self.progress.remember(shift_seconds),
-            "logbook": self.logbook.remember(shift_seconds),
-            "evidence": self.evidence.remember(shift_seconds),
-            "checkpoint_intervals": self.checkpoints.intervals,
-            "signals": {signal: time + shift_seconds for signal, time in self.signals.items()},
-            "gave": sorted(self.gave),
-            "watched_since": wall(self.watched_since),
-            "end": wall(self.end_seconds),
-            "restarts_total": self.restarts_total,
-            "restarts_without_progress": self.restarts_without_progress,
-            "farthest": self.farthest,
-            "stalled_since": wall(self.stalled_since),
-            "stall_cause": self.stall_cause,
-            "state": self.state,
-            "state_since": wall(self.state_since),
-            "gpus": self.gpu_labels,
-            "provisional": self.provisional,
-            "identity": self._identity(),
-        }
-
-    def _identity(self) -> dict[str, str] | None:
-        found = self.discovered
-        if found is None:
-            return None
-        return {
-            "launcher": found.launcher,
-            "script": found.script,
-            "job_id": found.job_id,
-            "node_rank": found.node_rank,
-        }
-
-    def restore(self, memory: Mapping[str, Any]) -> None:
-        """Take up what was remembered. Raises KeyError, TypeError or ValueError when it does not fit."""
-        self.workers.restore(memory["workers"])
-        self.learner.restore(memory["learner"])
-        self.phase.restore(memory["phase"])
-        self.progress.restore(memory["progress"])
-        self.logbook.restore(memory["logbook"])
-        self.evidence.restore(memory["evidence"])
-        self.checkpoints = CheckpointTracker(memory["checkpoint_intervals"])
-        self.signals = {str(signal): float(time) for signal, time in memory["signals"].items()}
-        self.gave = set(memory["gave"])
-        self.watched_since = memory["watched_since"]
-        self.end_seconds = memory["end"]
-        self.restarts_total = int(memory["restarts_total"])
-        self.restarts_without_progress = int(memory["restarts_without_progress"])
-        farthest = memory["farthest"]
-        self.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
-        self.stalled_since = memory["stalled_since"]
-        self.stall_cause = str(memory["stall_cause"])
-        self.state = str(memory["state"])
-        self.state_since = memory["state_since"]
-        self.gpu_labels = tuple(memory["gpus"])
-        self.provisional = bool(memory["provisional"])
-        identity = memory["identity"]
-        if identity is not None:
-            self.discovered = DiscoveredRun(name=self.name, **identity)
 
 
 def _gpu_order(label: str) -> tuple[int, ...]:
