@@ -21,7 +21,7 @@ run: $(VENV)/installed ## start the exporter with no configuration on :14311
 	exec $(BIN)/training-exporter
 
 demo: $(VENV)/installed ## play a stall behind the real exporter, with Prometheus and Alertmanager where installed
-	exec $(BIN)/training-exporter demo $(DEMO)
+	exec $(BIN)/training-exporter demo --monitoring . $(DEMO)
 
 test: $(VENV)/installed-test ## install what the tests need and run every check
 	CI=$(CI) scripts/install-test-tools

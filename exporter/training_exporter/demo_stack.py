@@ -40,9 +40,10 @@ class Stack:
         """Start what is installed, with the past as history; the addresses by name."""
         addresses: dict[str, str] = {}
         alertmanager = None
-        if shutil.which("alertmanager"):
+        program = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")  # as Debian calls it
+        if program:
             alertmanager = f"127.0.0.1:{free_port(9093)}"
-            self._start_alertmanager(alertmanager)
+            self._start_alertmanager(program, alertmanager)
             addresses["Alertmanager"] = f"http://{alertmanager}/"
         if shutil.which("prometheus"):
             address = f"127.0.0.1:{free_port(9090)}"
@@ -57,12 +58,12 @@ class Stack:
         for program in self._programs:
             _wait(program)
 
-    def _start_alertmanager(self, address: str) -> None:
+    def _start_alertmanager(self, program: str, address: str) -> None:
         config = self._monitoring / "alertmanager" / "alertmanager.yml"
         if not config.is_file():
             raise StackError(f"{config} is missing")
         self._run(
-            "alertmanager",
+            program,
             f"--config.file={config.resolve()}",
             f"--storage.path={self._folder / 'alertmanager'}",
             f"--web.listen-address={address}",
@@ -117,7 +118,7 @@ class Stack:
         return copy
 
     def _run(self, *command: str) -> None:
-        log = self._folder / f"{command[0]}.log"
+        log = self._folder / f"{Path(command[0]).name}.log"
         with log.open("wb") as out:
             self._programs.append(subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL))  # noqa: S603 - fixed words
 
