@@ -85,7 +85,7 @@ class TestRender:
         text = " ".join(" ".join(lines).split())
         for words in (
             "verdict Validating for 12 min.",
-            "lost if it ended now",
+            "at risk 1 h 30 min of work",
             "0 % busy, 197 W (at rest 80, training 380, effort 10 %), 38.9 GiB of 95.6 GiB 11 min ago",
             "last: torch._dynamo hit config.recompile_limit (8)",
             "source checkpoints hangs: no answer within 20 s",

@@ -33,21 +33,22 @@ def expectation(run: RunView, view: NodeView) -> str | None:
     if run.phase is not None and run.phase_start_seconds is not None:
         parts.append(f"{run.phase} for {duration(view.time_seconds - run.phase_start_seconds)}")
     for budget, spent, what in (
-        ("idle", run.idle_seconds, "without a sign of life"),
-        ("progress", run.no_progress_seconds, "without progress"),
+        ("idle", run.idle_seconds, "no sign of life"),
+        ("progress", run.no_progress_seconds, "no progress"),
     ):
         allowed = run.budgets_seconds.get(budget)
         if allowed is not None and spent is not None:
-            parts.append(f"{what} for {duration(spent)} of {duration(allowed)} allowed")
+            parts.append(f"{what} for {duration(spent)} ({duration(allowed)} allowed)")
     return ("; ".join(parts)).capitalize() + "." if parts else None
 
 
 def page_time_seconds(run: RunView, view: NodeView) -> float | None:
-    """Steady time at which the idle budget ends if nothing moves until then; None if it may not page."""
+    """Steady time at which the idle budget ends if nothing moves until then; None if it is over or may not page."""
     allowed = run.budgets_seconds.get("idle")
     if not run.alive or not run.paging or allowed is None or run.idle_seconds is None:
         return None
-    return view.time_seconds - run.idle_seconds + allowed
+    left = allowed - run.idle_seconds
+    return view.time_seconds + left if left > 0 else None
 
 
 def risk(run: RunView, view: NodeView) -> str | None:

@@ -12,6 +12,7 @@ STEP_SECONDS = 10.0
 KEPT_MOMENTS = 360  # an hour at the default step
 MOST_RUNS = 64
 RATE_SECONDS = 60.0
+LONGEST_GAP_SECONDS = 300.0  # between two moments; past it the machine slept, and a mean says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means over the last minute; None where unknown or too young."""
+    """Means over the last minute or so; None where unknown or too young."""
 
     lines_per_second: float | None = None
     read_bytes_per_second: float | None = None
@@ -66,9 +67,10 @@ class History:
         if len(kept) < 2:
             return Rates()
         last = kept[-1]
-        first = next(moment for moment in kept if last.time_seconds - moment.time_seconds <= RATE_SECONDS)
+        recent = [moment for moment in kept[:-1] if last.time_seconds - moment.time_seconds <= RATE_SECONDS]
+        first = recent[0] if recent else kept[-2]
         seconds = last.time_seconds - first.time_seconds
-        if seconds <= 0:  # the moment before is older than the window
+        if not 0 < seconds <= LONGEST_GAP_SECONDS:
             return Rates()
         working = _rate(first.working_seconds, last.working_seconds, seconds * max(1, last.gpu_count))
         return Rates(

@@ -15,7 +15,7 @@ from training_exporter.words import duration, percent, size
 
 _COLOURS: Mapping[str, str] = {"bad": "1;31", "warn": "1;33", "note": "1", "calm": "1;32"}
 WIDEST = 140
-LABEL_WIDTH = 19
+LABEL_WIDTH = 18
 AGE_WIDTH = 14
 
 
@@ -63,7 +63,7 @@ def _sentences(run: Document) -> Iterator[tuple[str, str]]:
         when = "" if pages is None else f" If nothing moves, it pages at {_clock_time(pages)}."
         yield "expected", run["expected"] + when
     if run["at_risk"]:
-        yield "lost if it ended now", run["at_risk"]
+        yield "at risk", run["at_risk"]
 
 
 def _wrapped(label: str, text: str, age: str = "") -> Iterator[str]:
