@@ -105,7 +105,7 @@ class TestParsers:
         assert proc.parse_position(b"flags:\t0\n") is None
 
     def test_wait_channel(self) -> None:
-        """ "0" means running or hidden: unknown."""
+        """Zero means running or hidden: unknown."""
         assert proc.parse_wait_channel(b"futex_do_wait") == "futex_do_wait"
         assert proc.parse_wait_channel(b"0") is None
 

@@ -66,7 +66,8 @@ def bind(rank: Rank, descendants: Iterable[ProcessRecord], devices: Devices) -> 
                 held[label] = held.get(label, 0) + size
     by_environment = devices.of_environment(rank.process.environment, rank.local_rank)
     if held:
-        return by_environment if by_environment in held else max(held, key=lambda label: (held[label], label))
+        told = "LOCAL_RANK" in (rank.process.environment or {}) and by_environment in held
+        return by_environment if told else max(held, key=lambda label: (held[label], label))
     return None if devices.authoritative else by_environment
 
 
