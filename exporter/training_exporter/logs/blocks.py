@@ -112,6 +112,9 @@ class Assembler:
             return
         if plan.columns:
             self._block = self._open("columns", record)
+            bars = tuple(draft for draft in plan.drafts if draft.kind == "bar")
+            if bars:
+                yield replace(record, plan=replace(plan, drafts=bars))
             return
         if not plan.opens:
             yield record

@@ -28,7 +28,7 @@ _EPOCH = re.compile(
     re.IGNORECASE,
 )
 _STEP = re.compile(
-    rf"(?P<lead>^\W*|[,|;:/\[({{>@\t✨-]\s*|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
+    rf"(?P<lead>^\W*|[,|;:\[({{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
     r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|current|finished|done|for|in)\s+)"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
     r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
@@ -38,6 +38,9 @@ _STEP = re.compile(
 )
 _UPDATES = re.compile(rf"@ (?P<step>{N}) updates")
 _FRACTION = re.compile(rf"^\W*(?P<step>{N})\s*/\s*(?P<total>{N})(?=\s)(?!\s*\()")
+_FRACTION_OF = re.compile(
+    rf"(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?P<unit>batch(?:es)?|steps?|iter(?:ation)?s?|updates)\b", re.IGNORECASE
+)
 _TOTAL_STEPS = re.compile(
     rf"^\s*(?:total optimi[sz]ation steps|total (?:train(?:ing)? )?steps|max[_ ]steps)\s*[:=]\s*(?P<total>{N})\s*$",
     re.IGNORECASE,
@@ -71,6 +74,7 @@ _RANKS = {
     "episode": 2,
     "results": 2,
     "batch": 1,
+    "batches": 1,
     "micro_step": 0,
     "micro_batch": 0,
     "minibatch": 0,
@@ -151,6 +155,9 @@ def extract(text: str) -> tuple[Counters, str]:
 def _steps(text: str, found: Counters) -> str:
     for match in _once(_UPDATES, text):
         found.offer("num_updates", index_of(match["step"]))
+        text = _cut(text, match)
+    for match in _once(_FRACTION_OF, text):
+        found.offer(match["unit"], index_of(match["step"]), index_of(match["total"]))
         text = _cut(text, match)
     while match := _STEP.search(text):
         found.offer(match["name"], index_of(match["step"]), _ref(match["total"]))

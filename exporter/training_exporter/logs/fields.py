@@ -76,7 +76,9 @@ def _pair(match: re.Match[str]) -> Pair | None:
     value = ref_of(match["value"])
     name = match["name"].strip(" -*•·#>")
     words = len(name.split())
-    if not name or words > 5 or _SEVERAL.match(match.string, match.end()):  # noqa: PLR2004 - see scan
+    between = match.string[match.end("name") : match.start("value")]
+    tight = "=" in between or ":" in between
+    if not name or words > (5 if tight else 3) or _SEVERAL.match(match.string, match.end()):  # noqa: PLR2004 - see scan
         return None
     average = None if match["average"] is None else index_of(match["average"])
     if (
@@ -84,7 +86,6 @@ def _pair(match: re.Match[str]) -> Pair | None:
     ):  # `Accuracy: 9908/10000 (99%)`: the share, not the count
         value, average = average, None
     more = tuple(index_of(mark) for mark in re.findall(N, match["more"] or ""))
-    between = match.string[match.end("name") : match.start("value")]
     return Pair(
         name=name,
         value=value,
@@ -94,5 +95,5 @@ def _pair(match: re.Match[str]) -> Pair | None:
         start=match.start(),
         end=match.end(),
         words=words,
-        tight="=" in between or ":" in between,
+        tight=tight,
     )

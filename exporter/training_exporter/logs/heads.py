@@ -26,6 +26,7 @@ _LEVEL_WORD = re.compile(rf"({_LEVEL})(?:(?:\s*[-|:>]+)\s|\s+|(?=\[)|$)")
 _TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|(?=\[)|\]:?\s?)")
 _LOGGER = re.compile(rf"([A-Za-z_][\w.]*)((?::[\w<>.]+)?(?::{N})?)\s+(?:-+|\||>>)(?:\s|$)")
 _FILE_WORD = re.compile(rf"\[?{_FILE}(?::[\w<>]+)?\]?(?:(?:\s*[-|:>]+)\s|\s+)")
+_TABBED = re.compile(rf"([\w.-]+)(?::{N})?\t")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
     rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
@@ -103,6 +104,8 @@ def _step(head: Head) -> bool:
         head.level = match[1]
     elif head.headed and (match := _FILE_WORD.match(text) or _ARROWS.match(text)):
         pass
+    elif head.headed and (match := _TABBED.match(text)):
+        head.logger = match[1]
     elif head.headed and not head.logger and (match := _LOGGER.match(text)):
         head.logger = match[1]
     else:

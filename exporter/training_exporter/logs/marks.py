@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from training_exporter.logs import counters
+from training_exporter.logs import counters, fields, names
 from training_exporter.logs.lexer import N, T, index_of
 from training_exporter.logs.plan import Draft, Ref
 from training_exporter.model import LogPhase
@@ -34,7 +34,7 @@ _TRAIN_BEGIN = _re(
 )
 _EPOCH_BEGIN = _re(
     rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? started|"
-    rf"epoch\W*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\]-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
+    rf"epoch[\s:#\[(]*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\])-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
 )
 _EPOCH_END = _re(
     rf"^\W*(?:end of epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? (?:completed|finished|done)|"
@@ -45,7 +45,7 @@ _VAL_BEGIN = _re(
     r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|validating|testing)|"
     rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|validating\b|"
     r"evaluating\b|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|metrics)\b|"
-    r"begin validation on)"
+    r"begin validation on|start(?:ing)? inference)"
 )
 _VAL_END = _re(
     rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:completed?|finished|done|ended)|"
@@ -77,8 +77,8 @@ _SAVED = _re(
     rf"finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
-    rf"\b(?:saving|sav(?:e|ing) (?:a |the )?|writing|dumping|storing|about to be saved|preparing to save|started (?:an )?async\w* checkpoint save|"
-    rf"scheduled (?:an )?async checkpoint save|taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|^\W*checkpointing\b"
+    rf"\b(?:saving|sav(?:e|ing) (?:a |the )?|writing|dumping|storing|about to be saved|preparing to save|"
+    rf"taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(
     r"\b(?:configuration saved in|config(?:uration)? file saved|model weights saved in|tokenizer config file saved|special tokens file saved|"
@@ -87,10 +87,11 @@ _PROGRESS = _re(
 )
 _ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
 _STEP_NAME = _re(
-    rf"(?:global[_ ]?step|\bstep|iter(?:ation)?|checkpoint|ckpt|\bba|updates?)[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
+    rf"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoint|ckpt|(?<![a-z])ba|updates?)[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
 )
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
-_PAIRS = re.compile(rf"[=:]\s*(?:\w+\()?['\"]?{N}|\{{")  # a begin or end line that carries results itself
+_EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
+_MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 _BEST = _re(
     r"\b(?:improved\b|new best|reached .*\(best|best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|not? improve|was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
@@ -129,7 +130,7 @@ def find(text: str) -> Mark | None:
                 step_total=found.step_total,
                 outcome="finished" if event == "train_end" else None,
             )
-            return Mark(draft, bare=event not in ("val_end", "val_begin") or not _PAIRS.search(text))
+            return Mark(draft, bare=event not in _MAY_REPORT or not _reports(text))
     if _RESUME.search(text) and not _NO_RESUME.search(text):
         return Mark(Draft("mark", event="resume", step=_name_ref(_STEP_NAME, text), epoch=found.epoch))
     return None
@@ -146,7 +147,20 @@ _MARKS: tuple[tuple[re.Pattern[str], str, LogPhase | None], ...] = (
 )
 
 
+def _reports(text: str) -> bool:
+    """Whether a begin or end line carries results of its own."""
+    if "{" in text:
+        return True
+    _, rest = counters.extract(text)
+    for pair in fields.scan(rest):
+        name, split = names.normalise(pair.name)
+        if names.is_quality(name) and (pair.tight or split is not None):
+            return True
+    return False
+
+
 def _checkpoint(text: str) -> Draft | None:
+    text = _EPOCH_LEAD.sub("", text)
     if _PROGRESS.search(text):
         return Draft("mark", event="checkpoint_progress", phase=None)
     if _SAVE_NOT.search(text) and not re.search(r"is deleting.*saved", text):

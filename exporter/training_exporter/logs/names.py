@@ -39,12 +39,12 @@ _AUX = re.compile(
       |lr|learning_rate|base_lr|lrs|weight_decay|wd|momentum|mom|betas?|eps|loss_scale|scale|scaler
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
       |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stderr
-      |rank|local_rank|node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
+      |node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
     )(?:_|$)""",
     re.VERBOSE,
 )
 _AUX_PREFIX = re.compile(
-    r"^(?:clip$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|time|optim|gpu)(?:_|/|$))"
+    r"^(?:clip$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|time|optim|gpu)(?:_|/|$))"
 )
 # What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
 _SETTING = re.compile(
@@ -53,7 +53,7 @@ _SETTING = re.compile(
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
 )
 _QUALITY = re.compile(
-    r"(?:^|_|(?<=[a-z]))(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
+    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
     r"f1\w*|auc\w*|auroc|auprc|map\w*|ap\d*[a-z]?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|"
     r"dice\w*|psnr|ssim|lpips|fid\w*|kid|inception\w*|is|mse|mae|rmse|mape|smape|error\w*|err|r2|kl\w*|nll\w*|elbo|ece|"
     r"em|exact\w*|mrr\w*|ndcg\w*|hits?\w*|top\d+\w*|score\w*|rewards?\w*|win\w*|eal|accept\w*|entropy|crossentropy|"

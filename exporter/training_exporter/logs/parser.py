@@ -17,6 +17,7 @@ from training_exporter.logs.understand import statements, understand
 from training_exporter.model import LogEvent
 
 MAX_SHAPES = 4096
+QUIET_LINES = 40  # after a line of class suspect or fatal: what follows belongs to it
 MAX_TEXT = 16 * 1024  # characters of a line that are understood; longer ones are data
 
 
@@ -40,6 +41,7 @@ class LogParser:
         self._last_seconds = 0.0
         self.last_line: str | None = None
         self._novel = False
+        self._quiet_line = 0
 
     @property
     def lines(self) -> int:
@@ -101,15 +103,23 @@ class LogParser:
         if self._patterns:
             self._user(text, line, time_seconds, events)
         plan, tokens = self._plan(text)
-        if not plan.quiet:
-            self._novel |= self._news(plan, tokens, time_seconds)
+        self._novel |= self._news(plan, tokens, line, time_seconds)
         record = Record(plan, tokens, line, line, time_seconds, text)
         if self._assembler.open or plan.opens or plan.columns or "results for" in text or "Task:" in text:
             events += self._emit(self._assembler.add(record))
         elif plan.drafts:
             self._append(record, events)
 
-    def _news(self, plan: Plan, tokens: list[str], time_seconds: float) -> bool:
+    def _news(self, plan: Plan, tokens: list[str], line: int, time_seconds: float) -> bool:
+        """Whether a line is progress by being new. The lines of a traceback or an error summary never are."""
+        if plan.quiet:
+            if plan.trouble:
+                self._quiet_line = line + QUIET_LINES
+            return False
+        if any(draft.kind == "record" for draft in plan.drafts):
+            self._quiet_line = 0
+        if line <= self._quiet_line:
+            return False
         if self._novelty.new_mask(plan.novelty):
             return True
         counts = not plan.drafts or any(

@@ -60,6 +60,7 @@ class Plan:
     rank: Ref | None = None
     times: tuple[int, ...] = ()  # positions that were times when the plan was made
     novelty: str = ""  # the line with everything variable masked
+    trouble: bool = False  # a message of class suspect or fatal
     quiet: bool = False  # of class suspect or fatal, or a heartbeat: never progress by being new
 
 

@@ -46,7 +46,7 @@ class _Run:
     lead: int | None = None
     lead_seconds: float = 0.0
     lead_step: int | None = None
-    incidents: dict[str, float] = field(default_factory=dict)
+    incidents: dict[tuple[str, str | None, str | None], float] = field(default_factory=dict)
     last_line: str | None = None
 
 
@@ -140,7 +140,7 @@ class RunLogs:
                 growth.events.append(event)
 
     def _first_of_incident(self, run: _Run, event: LogEvent) -> bool:
-        name = event.warning or ""
+        name = (event.warning or "", event.severity, event.outcome)
         before = run.incidents.get(name)
         if before is None and len(run.incidents) >= MAX_MESSAGES:
             return False

@@ -50,9 +50,19 @@ def header(message: str) -> tuple[str, ...]:
     if not 3 <= len(cells) <= MAX_COLUMNS or any(len(cell.split()) > 3 or len(cell) > 40 for cell in cells):  # noqa: PLR2004 - names
         return ()
     known = [cell for cell in cells if cell.lower() in _KNOWN or names.is_quality(names.normalise(cell)[0])]
-    if len(known) * 2 < len(cells) or any(cell.lower() == "category" for cell in cells):
+    enough = len(known) >= 3 if cells[0].lower() in _KNOWN else len(known) * 2 >= len(cells)  # noqa: PLR2004 - with the first
+    if not enough or any(cell.lower() == "category" for cell in cells):
         return ()
     return cells
+
+
+def of_classes(columns: tuple[str, ...]) -> bool:
+    """Whether the rows are classes of an evaluation, the first of them all together."""
+    return bool(columns) and columns[0].lower() == "class"
+
+
+def _has_twin(name: str, columns: tuple[str, ...]) -> bool:
+    return any(names.normalise(column) == (name, "val") for column in columns)
 
 
 def cells(message: str, count: int) -> list[str] | None:
@@ -68,7 +78,7 @@ def cells(message: str, count: int) -> list[str] | None:
 
 def row_draft(columns: tuple[str, ...], row: list[str], prefix: str, opened_split: Split | None) -> Draft | None:
     """What a row says. Columns of an epoch table are train unless named otherwise; a class table is validation."""
-    classes = columns[0].lower() == "class"
+    classes = of_classes(columns)
     if classes and row[0].lower() not in ("all", "overall", "mean", "avg"):
         return None
     epoch = total = step = None
@@ -87,6 +97,8 @@ def row_draft(columns: tuple[str, ...], row: list[str], prefix: str, opened_spli
             step = ref
             continue
         name, own = names.normalise(f"{prefix}{column}")
+        if own is None and groups["val"] and not names.is_loss(name) and not _has_twin(name, columns):
+            own = "val"  # fastai prints what it measures behind valid_loss
         if name and not names.is_aux(name) and not names.is_setting(name) and not re.search(r"[A-Za-z]$", cell):
             groups[own or "plain"].append((name, ref))
     split: Split | None = "val" if classes or (prefix and epoch is None and step is None) else opened_split

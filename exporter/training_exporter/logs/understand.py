@@ -24,9 +24,14 @@ _TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
 _TRAIN = re.compile(r"\b(?:train(?:ing)?(?:_inner)?|train[_ ]step)\b")
 _SUMMARY = re.compile(r"\b(?:average|averaged|summary|stats|mean over|epoch mean|overall|final train)\b")
 _BLOCK_HEADER = re.compile(
-    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[[^\]]*{N}[^\]]*\](?:\s.*:|:)?|.*\b(?:metrics|results|scores|evaluation|validation|eval|statistics)\b[^:]*:)\s*$",
+    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|(?:\[[^\]]*{N}[^\]]*\]\s*)+(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|validation|eval|statistics)\b[^:]*:)\s*$",
     re.IGNORECASE,
 )
+# `Inference done 11/5000. Dataloading: ...`
+_VALIDATED = re.compile(
+    rf"^\W*(?:inference done|evaluated|validated)\W*(?P<count>{N})\s*(?:/|of)\s*(?P<total>{N})", re.IGNORECASE
+)
+_WORD_SETTING = re.compile(r"\b[\w.]+=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*")
 _LABELS = (
     "event",
     "msg",
@@ -46,6 +51,8 @@ _RATE_UNITS = re.compile(
     r"^(?:[KMGTBP]i?[Bb]?|GF|[num]?s(?:ec|econds)?|ms|min|h|it/s|.*/(?:s|sec|step|it|epoch|gpu).*|[A-Z]i?B)$"
 )
 _KEPT_AUX = frozenset({"lr", "learning_rate", "base_lr", "grad_norm", "gnorm", "global_grad_norm", "loss_scale"})
+# With a split before them only these count; `eval_steps` and `train_iters` are settings.
+_COUNTED = frozenset({"step", "global_step", "epoch", "iteration"})
 _MASKS = re.compile(f"{N}|{T}")
 
 
@@ -80,9 +87,14 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         )
         drafts = (draft, *_compile_mark(head.message))
         opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
-        plan = replace(plan, drafts=drafts, opens=opens, quiet=plan.quiet or found.severity != "benign")
+        trouble = found.severity != "benign"
+        plan = replace(plan, drafts=drafts, opens=opens, trouble=trouble, quiet=plan.quiet or trouble)
         return plan, not _VALUE_DECIDES.search(masked)
-    plan = replace(plan, drafts=statements(head, tokens), opens=_opens(head), columns=tables.header(head.message))
+    columns = tables.header(head.message)
+    drafts = statements(head, tokens)
+    if tables.of_classes(columns):
+        drafts = tuple(replace(draft, role="validation") if draft.kind == "bar" else draft for draft in drafts)
+    plan = replace(plan, drafts=drafts, opens=_opens(head), columns=columns)
     return plan, not _VALUE_DECIDES.search(masked)
 
 
@@ -92,6 +104,10 @@ def statements(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
     bar = bars.find(message)
     if bar is not None:
         return _of_bar(bar, tokens)
+    progress = _VALIDATED.match(message)
+    if progress is not None:
+        count, total = index_of(progress["count"]), index_of(progress["total"])
+        return (Draft("record", split="val", role="validation", partial=True, step=count, step_total=total),)
     mark = marks.find(message)
     best = marks.is_best(message)
     drafts: list[Draft] = [mark.draft] if mark is not None else []
@@ -138,8 +154,9 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     if literal is None:
         found, rest = counters.extract(message)
         pairs = fields.scan(rest)
-        first = min((pair.start for pair in pairs), default=len(rest))
-        context = f"{logger} {_context(rest, pairs)}" if pairs else f"{logger} {message[:first]}"
+        if len(_WORD_SETTING.findall(message)) >= 3:  # noqa: PLR2004 - names with words as values: a configuration
+            return None
+        context = f"{logger} {_context(rest, pairs)}" if pairs else f"{logger} {message}"
         return _metrics(pairs, found, context.lower(), leftover=rest)
     entries, end = literal
     if entries.listed:
@@ -190,7 +207,7 @@ def _metrics(pairs: list[fields.Pair], found: counters.Counters, context: str, l
         if name == "position":
             suffix = pair.value
             continue
-        if pair.value is None or not name or found.take(name, pair.value):
+        if pair.value is None or not name or ((own is None or name in _COUNTED) and found.take(name, pair.value)):
             continue
         if names.is_aux(name) or _RATE_UNITS.match(pair.unit):
             aux += 1
@@ -209,8 +226,9 @@ def _metrics(pairs: list[fields.Pair], found: counters.Counters, context: str, l
         groups[split] += [(name, ref) for name, ref in groups["plain"] if name not in _KEPT_AUX]
         groups["plain"] = []
     steps_only = found.step is not None and found.rank >= 3 and (aux > 0 or len(re.sub(r"[\W\d_]", "", leftover)) <= 20)  # noqa: PLR2004 - a counter and a word or two
-    whole = found.whole and split in ("val", "test")
-    if not quality and not steps_only and not whole and not (found.step is not None and groups["plain"]):
+    measured = bool(groups["val"] or groups["test"] or groups["plain"] or groups["train"])
+    whole = split in ("val", "test") and (found.whole or (found.step_total is not None and not measured))
+    if not quality and not steps_only and not whole and not (found.rank >= 3 and groups["plain"]):  # noqa: PLR2004 - as above
         return None
     return Draft(
         "record",
