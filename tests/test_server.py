@@ -187,6 +187,13 @@ class TestPages:
         assert "eagle3-synth100k" in answer.text
         assert "validating" in answer.text
 
+    def test_refresh(self, start: Start) -> None:
+        """The page refreshes itself without a script until its reader says stop."""
+        running = start()
+        assert running.ask("/").headers["Refresh"] == "10"
+        assert 'href="/?refresh=off"' in running.ask("/").text
+        assert "Refresh" not in running.ask("/?refresh=off").headers
+
     def test_document(self, start: Start) -> None:
         """`/api/v1/runs` is the document as JSON."""
         answer = start().ask("/api/v1/runs")

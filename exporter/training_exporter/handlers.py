@@ -226,16 +226,24 @@ class PageHandler(_GetHandler):
     """The status page."""
 
     async def get(self) -> None:
-        body = await self.in_pool(partial(self._html, private=self.private()), SCRAPE_SECONDS)
+        refreshing = self.get_query_argument("refresh", "on") != "off"
+        call = partial(self._html, private=self.private(), refreshing=refreshing)
+        body = await self.in_pool(call, SCRAPE_SECONDS)
+        if refreshing:
+            self.set_header("Refresh", str(page.REFRESH_SECONDS))
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", _PAGE_POLICY)
         self.set_header("Referrer-Policy", "no-referrer")
         await self.finish(body)
 
-    def _html(self, *, private: bool) -> bytes:
-        found = document(self.site.view(), self.site.history, private=private)
+    def _html(self, *, private: bool, refreshing: bool) -> bytes:
         options = self.site.options
-        text = page.render(found, telemetry_path=options.telemetry_path, collectors=options.collectors)
+        text = page.render(
+            document(self.site.view(), self.site.history, private=private),
+            telemetry_path=options.telemetry_path,
+            collectors=options.collectors,
+            refreshing=refreshing,
+        )
         return text.encode("utf-8", "replace")
 
 

@@ -24,6 +24,8 @@ _TONES: Mapping[str, str] = {
     "ended": "note",
 }
 
+REFRESH_SECONDS = 10
+
 LOOKED_FOR = (
     "launchers (torchrun, torch.distributed, accelerate, deepspeed, mpirun, Slurm, Ray) and processes with LOCAL_RANK",
     "processes that hold a GPU",
@@ -31,13 +33,15 @@ LOOKED_FOR = (
 )
 
 
-def render(document: Document, *, telemetry_path: str, collectors: Iterable[str]) -> str:
-    """The whole page; every value is escaped."""
+def render(document: Document, *, telemetry_path: str, collectors: Iterable[str], refreshing: bool = True) -> str:
+    """The whole page; every value is escaped. Who serves it makes it refresh, by a header instead of a script."""
     return _TEMPLATE.render(
         document=document,
         telemetry_path=telemetry_path,
         collectors=frozenset(collectors),
         looked_for=LOOKED_FOR,
+        refreshing=refreshing,
+        refresh_seconds=REFRESH_SECONDS,
     )
 
 
