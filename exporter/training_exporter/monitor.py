@@ -99,7 +99,7 @@ class Monitor:
         self._lock = threading.Lock()  # tick against reconfigure; never held during I/O
 
         self._state = StateFile(options.state_directory) if options.state_directory else None
-        self._node = Node(config, socket.gethostname(), self._state.load() if self._state else None)
+        self._node = Node(config, socket.gethostname(), (self._state.load() or None) if self._state else None)
         self._view = self._node.observe(Observation(clock.now(), clock.wall_shift()))
 
         self._gpu = GpuSource(NvmlDriver(), clock)
