@@ -115,7 +115,7 @@ class TestSchedulers:
         assert _paths(_run(table(step, task, srun))) == ["/home/u/slurm-4311.out"]
 
     def test_another_job_is_none_of_ours(self) -> None:
-        """srun of another job on the same node is not read."""
+        """Another job's srun on the same node is not read."""
         step, task = self._step()
         other = {**self.JOB, "SLURM_JOB_ID": "9"}
         srun = process(92, 1, "srun python x.py", environment=other, outputs=to_file("/home/v/slurm-9.out"))
@@ -133,8 +133,7 @@ class TestContainers:
             (f"/docker/{CONTAINER_ID}", f"/var/lib/docker/containers/{CONTAINER_ID}/{CONTAINER_ID}-json.log"),
             (f"/kubepods/burstable/pod{POD_UID}/{CONTAINER_ID}", f"/var/log/pods/*_{POD_UID}/*/*.log"),
             (
-                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
-                f"{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER_ID}.scope",
+                f"/kubepods.slice/kubepods-pod{POD_UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER_ID}.scope",
                 f"/var/log/pods/*_{POD_UID}/*/*.log",
             ),
         ],

@@ -138,7 +138,7 @@ class ProcessSource:
     def _read_commands(self) -> set[int]:
         """Read the commands that are due; the PIDs whose record is new or changed by it.
 
-        A zombie has none any more. In D state the read could block, so it waits.
+        A zombie has none any more. In D state the read could block: it waits, and the name alone is judged meanwhile.
         """
         states = {pid: self._entries[pid].record.state for pid in self._unread}
         commands = self._offload.run(
@@ -146,10 +146,8 @@ class ProcessSource:
             for pid, state in states.items()
             if state not in {"disk_sleep", "zombie"}
         )
-        waiting = self._offload.stuck | {pid for pid, state in states.items() if state == "disk_sleep"}
-        done = self._unread - waiting
-        self._unread &= waiting
-        return {pid for pid in done if self._note_command(self._entries[pid], commands.get(pid))}
+        self._unread &= self._offload.stuck | {pid for pid, state in states.items() if state == "disk_sleep"}
+        return {pid for pid in states if self._note_command(self._entries[pid], commands.get(pid))}
 
     @staticmethod
     def _note_command(entry: _Entry, data: bytes | None) -> bool:
