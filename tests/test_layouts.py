@@ -285,6 +285,12 @@ class TestMarkedLayouts:
         assert site.complete() == set()
         assert site.complete() == set()
 
+    def test_an_empty_marker_is_none_yet(self, site: Site) -> None:
+        """Between its creation and its first byte the marker says nothing."""
+        site.write("checkpoint-1/model.safetensors")
+        site.write("checkpoint-1/trainer_state.json", 0)
+        assert site.complete() == set()
+
 
 class TestSpeculators:
     def save(self, site: Site, name: str, *, state: bool = True) -> None:

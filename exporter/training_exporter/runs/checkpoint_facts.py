@@ -90,7 +90,7 @@ def _facts(found: Found, companies: Mapping[tuple[int, tuple[str, ...]], _Compan
 def _mark(found: Found, company: _Company) -> float | None:
     """The time of the marker: the one beside that names this checkpoint, else the newest in it."""
     named = [mark for mark, member in company.named if member is found]
-    within = [entry for entry in found.files if matches(found.layout.markers, entry.path)]
+    within = [entry for entry in found.files if entry.bytes and matches(found.layout.markers, entry.path)]
     return _newest(named or within) if named or within else None
 
 
