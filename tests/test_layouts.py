@@ -291,6 +291,20 @@ class TestMarkedLayouts:
         site.write("checkpoint-1/trainer_state.json", 0)
         assert site.complete() == set()
 
+    def test_weights_soon_after_the_marker_are_the_next_save(self, site: Site) -> None:
+        """Only files that other ranks write may follow the marker; new weights may not, however soon they come."""
+        for file in SAVES["hf-peft"].files:
+            put(site, SAVES["hf-peft"], file)
+        site.clock.advance(30)
+        site.write("checkpoint-20/adapter_model.safetensors", 500)
+        assert [site.complete(100) for _ in range(4)] == [set()] * 4
+
+    def test_a_missing_shard_outweighs_the_marker(self, site: Site) -> None:
+        """A marker beside one of two shards vouches for nothing."""
+        site.write("checkpoint-1/model-00001-of-00002.safetensors")
+        site.write("checkpoint-1/trainer_state.json")
+        assert [site.complete(100) for _ in range(4)] == [set()] * 4
+
 
 class TestSpeculators:
     def save(self, site: Site, name: str, *, state: bool = True) -> None:
@@ -303,6 +317,13 @@ class TestSpeculators:
         """A save on SIGTERM has no training_state.json; its last file and a minute of rest must do."""
         self.save(site, "interrupted", state=False)
         assert [site.complete(20) for _ in range(5)] == [set(), set(), set(), {"interrupted"}, {"interrupted"}]
+
+    def test_interrupted_twice_and_killed_is_not(self, site: Site) -> None:
+        """New weights beside the last files of the interruption before: half-written, at rest or not."""
+        self.save(site, "interrupted", state=False)
+        site.clock.advance(500)
+        site.write("interrupted/model.safetensors", 1200)
+        assert [site.complete(100) for _ in range(4)] == [set()] * 4
 
     def test_links_are_no_checkpoints_but_tell_the_step(self, site: Site) -> None:
         """checkpoint_best and epoch0_step420 point at 0: one checkpoint, of step 420."""
@@ -377,6 +398,24 @@ class TestStableFiles:
         assert site.complete(60) == {"ckpt.pt"}
         site.write("ckpt.pt")
         assert [site.complete(30) for _ in range(3)] == [set(), set(), {"ckpt.pt"}]
+
+    def test_a_file_server_whose_clock_is_behind(self, site: Site) -> None:
+        """A file that grows under our eyes must rest for a minute of ours, whatever its own time says."""
+        site.look()
+        for size in (100, 200):
+            site.write("ckpt.pt", size)
+            os.utime(site.root / "ckpt.pt", (site.clock.now() - 3600, site.clock.now() - 3600))
+            site.look()
+        assert [site.complete(10) for _ in range(7)] == [set()] * 5 + [{"ckpt.pt"}] * 2
+
+    def test_a_temporary_file_in_the_folder(self, site: Site) -> None:
+        """At rest or not, a folder without a marker is not whole while one of its files has a temporary name."""
+        site.write("step_700/model.pt")
+        site.write("step_700/optim.pt.tmp")
+        assert [site.complete(100) for _ in range(4)] == [set()] * 4
+        (site.root / "step_700/optim.pt.tmp").rename(site.root / "step_700/optim.pt")
+        site.look()
+        assert site.complete(100) == {"step_700"}
 
     def test_an_old_file_needs_two_looks_only(self, site: Site) -> None:
         """What lay there for ten minutes at the first look is complete at the second, for a short `status`."""
@@ -457,6 +496,23 @@ class TestSeveral:
         site.write("latest", text="global_step300\n")
         site.look()
         assert site.complete(90) == {"global_step100", "global_step300"}
+
+    def test_a_higher_number_than_the_marker_names_is_not(self, site: Site) -> None:
+        """Left over from before a rollback, or never finished: `latest` would name it if it were whole."""
+        for step in (400, 300):
+            site.write(f"global_step{step}/mp_rank_00_model_states.pt")
+            site.clock.advance(300)
+        site.write("latest", text="global_step300")
+        site.look()
+        assert site.complete(90) == {"global_step300"}
+
+    def test_the_name_of_the_directory_is_no_sign(self, tmp_path: Path) -> None:
+        """Files in a directory that happens to be called like a checkpoint are checkpoints each."""
+        site = Site(tmp_path / "ablation_step_5")
+        for name in ("a.pt", "b.pt"):
+            site.write(name)
+        site.look()
+        assert site.complete(90) == {"a.pt", "b.pt"}
 
     def test_a_slow_rank_may_write_after_the_marker(self, site: Site) -> None:
         """DeepSpeed's rank 0 writes `latest` before the last barrier; a shard a moment later is still of that save."""
