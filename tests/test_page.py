@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -143,3 +145,26 @@ class TestDocument:
         text = json.dumps(document(rich_view, History(), private=False))
         for word in ("/data", "recompile_limit (8)", "train_config.json", "checkpoint-3500"):
             assert word not in text
+
+    def test_schema_is_documented(self, rich_view: NodeView) -> None:
+        """Every key of the document stands in docs/api.md."""
+        page_text = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+        words = set(re.findall(r"`([a-z_0-9]+)`", page_text))
+        history = History()
+        history.add(rich_view)
+        found = document(rich_view, history, private=True)
+        found["gpus"] = [{**gpu, "xid_errors": {}} for gpu in found["gpus"]]
+        for run in found["runs"]:  # these are keyed by values, not by words of the schema
+            for key in ("gpu_memory_bytes", "processes", "process_states"):
+                run[key] = {}
+        assert set() == set(_keys(found)) - words
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _keys(inner)
