@@ -29,7 +29,7 @@ from training_exporter.simulate import play
 
 DEFAULT = "collective-hang"
 # How long the audience sees the run as it was before what the scenario is about shows.
-LEAD_SECONDS = 20.0
+LEAD_SECONDS = 10.0
 # Where nothing is going to happen: a run that has been training for a while.
 ORDINARY_SECONDS = 600
 HISTORY_STEP_SECONDS = 15
@@ -93,7 +93,7 @@ class Stage:
     def rewind(self, record: Callable[[NodeView], None]) -> None:
         """Live through everything before the start without waiting; `record` sees a picture every 15 s."""
         while self._playback.player.second < self._start_seconds:
-            if self._playback.player.second % HISTORY_STEP_SECONDS == 0:
+            if (self._playback.player.second - 1) % HISTORY_STEP_SECONDS == 0:  # the second of the view
                 record(self._view)
             self._view = self._playback.advance()
         self._began_seconds = time.monotonic()
