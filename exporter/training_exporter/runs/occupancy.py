@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from training_exporter.model import DiscoveredRun, GpuSample, ProcessTable
@@ -45,11 +46,15 @@ class Occupants:
                 self._outsider_since.pop(gpu, None)
                 occupancy[gpu] = Occupancy(runs=tuple(sorted(bound)), outsider=len(bound) > 1)
             else:
-                shared = self._one(sample, owner, bound, now)
+                here = None if table is None or not table.complete else table.processes.keys()
+                shared = self._one(sample, owner, bound, here, now)
                 occupancy[gpu] = replace(shared, unowned_bytes=_unowned(sample, table))
         return occupancy
 
-    def _one(self, sample: GpuSample, owner: Mapping[int, str], runs: set[str], now: float) -> Occupancy:
+    def _one(
+        self, sample: GpuSample, owner: Mapping[int, str], runs: set[str], here: AbstractSet[int] | None, now: float
+    ) -> Occupancy:
+        """`here`: the PIDs of this node, None where not all can be seen; a PID that is listed and gone does no work."""
         gpu = sample.device.gpu
         memory: dict[int, int] = {}
         outsider = False
@@ -58,8 +63,8 @@ class Occupants:
             if name is not None:
                 runs.add(name)
                 memory[process.pid] = process.memory_bytes or 0
-            elif process.sm_ratio is None or process.sm_ratio >= OUTSIDER_SM_RATIO:
-                outsider = True
+            elif here is None or process.pid in here:
+                outsider |= process.sm_ratio is None or process.sm_ratio >= OUTSIDER_SM_RATIO
         if not outsider:
             self._outsider_since.pop(gpu, None)
         since = self._outsider_since.setdefault(gpu, now) if outsider else now
