@@ -95,6 +95,11 @@ def _named(word: str) -> Callable[[Mapping[int, ProcessRecord]], set[int]]:
     return lambda records: {pid for pid, record in records.items() if word in (record.command or ())}
 
 
+def _likely(records: Mapping[int, ProcessRecord]) -> set[int]:
+    """Like discovery: every Python is looked into before it is judged."""
+    return {pid for pid, r in records.items() if r.name == "python" and (r.environment is None or "train" in r.command)}
+
+
 def _source(tree: Tree, clock: FakeClock, word: str = "train") -> ProcessSource:
     return ProcessSource(clock, procfs=str(tree.root), interesting=_named(word))
 
@@ -172,6 +177,19 @@ class TestTable:
         tree.add(20, "python train")
         source = ProcessSource(clock, procfs=str(tree.root), interesting=_named("train"), environment_keys=["SECRET"])
         assert source.collect().processes[20].environment == {"RANK": "0", "SECRET": "x"}
+
+
+class TestReconfigure:
+    def test_other_rules(self, tree: Tree, clock: FakeClock) -> None:
+        """After a reload the processes that were there all along are judged by the new rules."""
+        tree.add(20, "python train")
+        tree.add(30, "julia fit")
+        source = _source(tree, clock)
+        source.collect()
+        source.reconfigure(_named("fit"), ["SECRET"])
+        found = source.collect().processes
+        assert set(found) == {30}
+        assert found[30].environment == {"RANK": "0", "SECRET": "x"}
 
 
 class TestChange:
@@ -310,25 +328,26 @@ class TestDiskSleep:
 
 class TestBlocked:
     def test_one_that_blocks_delays_nobody(self, tree: Tree, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Files of one process that never answer cost their deadline once; the others are whole, and so is it later."""
-        tree.add(20, "python train")
-        tree.add(30, "python train")
+        """Files of a process that never answer cost their deadline once; the others are whole, and so is it later."""
+        for pid, command in ((20, "python train"), (30, "python train"), (40, "python other")):
+            tree.add(pid, command)
         release = threading.Event()
         original = processes.read_identity
 
         def hanging(procfs: str, pid: int, *arguments: Any, **keywords: Any) -> identity.Identity:
-            if pid == 20:
+            if pid in {20, 40}:
                 release.wait(30)
             return original(procfs, pid, *arguments, **keywords)
 
         monkeypatch.setattr(processes, "read_identity", hanging)
         monkeypatch.setattr(processes, "READ_DEADLINE_SECONDS", 0.1)
-        source = _source(tree, clock)
+        source = ProcessSource(clock, procfs=str(tree.root), interesting=_likely)
         began = time.monotonic()
         ticks = [source.collect() for _ in range(5)]
         assert time.monotonic() - began < 2.0
         assert ticks[0].processes[30].environment == {"RANK": "0"}
         assert (ticks[-1].processes[20].environment, ticks[-1].processes[20].read_bytes) == (None, None)
+        assert 40 not in ticks[-1].processes
         release.set()
         assert _until(source, lambda found: found.processes[20].environment == {"RANK": "0"})
 

@@ -167,7 +167,7 @@ class TestRealProcess:
 
     def test_listing_names_every_process(self) -> None:
         """The listing has psutil's PIDs and, for this process, a number that stays."""
-        first, second = dict(proc.list_processes("/proc")), dict(proc.list_processes("/proc"))
+        first, second = proc.list_processes("/proc"), proc.list_processes("/proc")
         assert first.keys() >= {os.getpid(), 1}
         assert first[os.getpid()] == second[os.getpid()]
 
@@ -177,13 +177,13 @@ class TestRealProcess:
         if not os.access(chooser, os.W_OK):
             pytest.skip("choosing a PID takes root")
         first = subprocess.Popen(["sleep", "60"])
-        number = dict(proc.list_processes("/proc"))[first.pid]
+        number = proc.list_processes("/proc")[first.pid]
         first.kill()
         first.wait()
         for _ in range(50):  # other processes may take the PID first
             chooser.write_text(str(first.pid - 1))
             second = subprocess.Popen(["sleep", "60"])
-            numbers = dict(proc.list_processes("/proc"))
+            numbers = proc.list_processes("/proc")
             second.kill()
             second.wait()
             if second.pid == first.pid:

@@ -18,7 +18,7 @@ SETTLE_SECONDS = 5.0  # a command read before this age may be that of the parent
 REFRESH_SECONDS = 20.0  # descriptors: a checkpoint is open only while it is written
 ROTATION = 16  # unrelated processes whose `stat` is read again each tick, one after the other
 MAX_READERS = 64  # a session may be a whole container
-READ_DEADLINE_SECONDS = 0.5  # of one process's files
+READ_DEADLINE_SECONDS = 1.0  # of one process's files
 
 NOTHING = Details(io=None, context_switches=None, wait_channel=None, position=None, descriptors=None)
 
@@ -58,12 +58,14 @@ class ProcessSource:
         self._procfs = procfs
         self._interesting = interesting
         self._keys = ENVIRONMENT_KEYS.union(environment_keys)
+        self._rules: tuple[Interesting, frozenset[str]] | None = None  # to be taken over
         self._entries: dict[int, _Entry] = {}
         self._members: set[int] = set()
         self._context: set[int] = set()  # ancestors of members, and who may read their output
         self._readers: set[int] = set()
         self._unsettled: set[int] = set()
         self._unread: set[int] = set()  # whose command is still to be read
+        self._candidates: set[int] = set()  # whose environment is still to be read, to judge them
         self._gpu_pids: frozenset[int] = frozenset()
         self._rotation: list[int] = []
         self._arrived = False
@@ -74,10 +76,17 @@ class ProcessSource:
         """Say which processes hold a GPU, as the driver lists them; they and their descendants are followed."""
         self._gpu_pids = frozenset(pids) if self._host_pids else frozenset()
 
+    def reconfigure(self, interesting: Interesting, environment_keys: Collection[str] = ()) -> None:
+        """Judge by other rules from the next tick on; every process is looked at afresh then. Safe from any thread."""
+        self._rules = (interesting, ENVIRONMENT_KEYS.union(environment_keys))
+
     def collect(self) -> ProcessTable:
         """One tick; raises OSError where `procfs` itself cannot be listed."""
         now = self._clock.now()
-        listed = dict(proc.list_processes(self._procfs))
+        if self._rules is not None:
+            (self._interesting, self._keys), self._rules = self._rules, None
+            self._forget(set(self._entries))
+        listed = proc.list_processes(self._procfs)
         self._forget(self._entries.keys() - listed.keys())
         self._meet_new(listed, now)
         self._look_again(now)
@@ -93,9 +102,10 @@ class ProcessSource:
         )
 
     def _forget(self, gone: Iterable[int]) -> None:
+        kept = (self._members, self._context, self._readers, self._unsettled, self._unread, self._candidates)
         for pid in gone:
             del self._entries[pid]
-            for group in (self._members, self._context, self._readers, self._unsettled, self._unread):
+            for group in kept:
                 group.discard(pid)
 
     def _meet_new(self, listed: Mapping[int, int], now: float) -> None:
@@ -160,11 +170,16 @@ class ProcessSource:
         return True
 
     def _pick(self, changed: set[int], now: float) -> set[int]:
-        """PIDs that belong to a run or hold a GPU: judged by the command, then with the environment too."""
-        likely = self._interesting({pid: self._entries[pid].record for pid in changed}) & changed
+        """PIDs that belong to a run or hold a GPU: judged by the command, then with the environment too.
+
+        One whose environment cannot be read now is judged without, and again once it can.
+        """
+        likely = (self._interesting({pid: self._entries[pid].record for pid in changed}) & changed) | self._candidates
         self._identify(likely, now)
-        picked = self._interesting({pid: self._entries[pid].record for pid in likely}) & likely
-        return picked | (self._gpu_pids & self._entries.keys())
+        records = {pid: self._entries[pid].record for pid in likely}
+        picked = self._interesting({pid: replace(r, environment=r.environment or {}) for pid, r in records.items()})
+        self._candidates = {pid for pid in likely - picked if not self._entries[pid].identified}
+        return (picked & likely) | (self._gpu_pids & self._entries.keys())
 
     def _admit(self, picked: set[int], now: float) -> None:
         """Make members of the picked and of everything below a member; keep their ancestors as context."""

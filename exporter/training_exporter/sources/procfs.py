@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from training_exporter.model import OutputTarget, ProcessState
@@ -182,17 +182,15 @@ def parse_oom_kills(data: bytes) -> int | None:
     return None
 
 
-def list_processes(procfs: str) -> Iterator[tuple[int, int]]:
-    """(PID, inode number of its directory) of every process: one directory listing, no file opened.
+def list_processes(procfs: str) -> dict[int, int]:
+    """PID -> inode number of its directory, of every process: one directory listing, no file opened.
 
     The kernel drops the directory of a process when that ends and gives the next holder of the PID a new inode, so
     an unchanged number means the same process. A number that changes without need (the entry was evicted from the
     cache) costs one more read of `stat`.
     """
     with os.scandir(procfs) as entries:
-        for entry in entries:
-            if entry.name.isdigit():
-                yield int(entry.name), entry.inode()
+        return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
 
 def read_descriptors(directory: str) -> Descriptors:
