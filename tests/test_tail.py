@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from training_exporter.logs import RunLogs
 from training_exporter.model import LogTarget, TailChunk
 from training_exporter.sources import tail_file
@@ -132,7 +133,7 @@ class TestRotations:
         log.write_bytes(b"again\n")
         chunks = follower.poll()
         assert b"".join(chunk.data for chunk in chunks) == b"again\n"
-        assert [(chunk.truncations, chunk.restart) for chunk in chunks][0] == (1, True)
+        assert (chunks[0].truncations, chunks[0].restart) == (1, True)
 
     def test_truncation_that_grows_back_to_the_same_size(self, log: Path, follower: Follower) -> None:
         """Equal size hides a rewrite only from those who look at nothing but the size."""
@@ -145,7 +146,7 @@ class TestRotations:
         assert follower.text() == b"first line\nquite another and longer line\nand more\n"
 
     def test_writer_that_keeps_its_offset_over_a_truncation(self, log: Path, follower: Follower) -> None:
-        """copytruncate under a writer without O_APPEND leaves a hole, that is not read as text."""
+        """Copytruncate under a writer without O_APPEND leaves a hole, that is not read as text."""
         with log.open("r+b") as stream:
             stream.seek(0, os.SEEK_END)
             os.truncate(log, 0)
@@ -278,7 +279,7 @@ class TestHostilePaths:
 class TestCounting:
     def test_lines_equal_what_was_written_under_random_treatment(self, tmp_path: Path) -> None:
         """Appends, rotations, truncations and pauses in any order: as many line feeds counted as written."""
-        draw = random.Random(7)
+        draw = random.Random(7)  # noqa: S311 - repeatable, not secret
         log = tmp_path / "train.log"
         log.write_bytes(b"")
         follower = Follower(log)

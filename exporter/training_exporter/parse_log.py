@@ -30,7 +30,7 @@ def run(file: str, *, json: bool, out: TextIO, patterns: Sequence[str] = ()) -> 
         with Path(file).open("rb") as stream:
             _play(stream, parser, lambda event: out.write(write(event)))
     if not json:
-        out.write(f"{parser.lines} lines, {parser.redraws} redraws, {parser.bytes} bytes\n")
+        out.write(f"{parser.lines} lines, {parser.redraws} redraws, {parser.bytes_read} bytes\n")
     return 0
 
 

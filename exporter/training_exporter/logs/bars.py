@@ -22,19 +22,30 @@ _RICH = re.compile(
 )
 _KERAS = re.compile(
     rf"^\s*(?P<n>{N})/(?P<total>{N})\s*(?P<glyphs>\[[=>.\s]*\]|[━╸╺─]+)?\s*(?:-\s)?\s*"
-    rf"(?P<meta>(?:(?:ETA: )?(?:{T}|{N}(?:h|m|s|ms|us|µs))\s?)+(?:{N}(?:h|m|s|ms|us|µs)/(?:step|epoch|sample))?)(?P<rest>\s+-\s.*|\s*$)"
+    rf"(?P<meta>(?:(?:ETA: )?(?:{T}|{N}(?:h|m|s|ms|us|µs))\s?)+(?:{N}(?:h|m|s|ms|us|µs)/(?:step|epoch|"
+    rf"sample))?)(?P<rest>\s+-\s.*|\s*$)"
 )
 _SETUP = re.compile(
     r"\b(?:map|filter|tokeni[sz]\w*|running tokenizer|load\w*|download\w*|generating (?:\w+ )?(?:split|examples)|"
-    r"sanity check\w*|group\w*|pre-?process\w*|fetch\w*|creat\w*|build\w*|pack\w*|extract\w*|resolv\w*|prepar\w*|cach\w*|"
+    r"sanity check\w*|group\w*|pre-?process\w*|fetch\w*|creat\w*|build\w*|pack\w*|extract\w*|resolv\w*|prepar\w*|"
+    r"cach\w*|"
     r"convert\w*|flatten\w*|adding|appl(?:y|ies|ying)|truncat\w*|encod\w*|read\w*|scan\w*|index\w*|collect\w*|stag\w*|"
-    r"num_proc|checkpoint shards|shards|warm(?:ing)?[- ]?up|captur\w*|copying|setting|initiali[sz]\w*|parsing|import\w*|"
+    r"num_proc|checkpoint shards|shards|warm(?:ing)?[- ]?up|captur\w*|copying|setting|initiali[sz]\w*|parsing|"
+    r"import\w*|"
     r"quantiz\w*|materiali[sz]\w*|verify\w*|casting|sort\w*|dedup\w*|shuffl\w*|formatt\w*|drop\w*)",
     re.IGNORECASE,
 )
 _VALIDATION = re.compile(r"\b(?:val(?:id(?:at\w*)?)?|eval\w*|test\w*|predict\w*|inference|dev)\b", re.IGNORECASE)
 _TRAIN = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*|fit\w*|updates?|optimi[sz]\w*)\b|loss", re.IGNORECASE)
 _SAVE = re.compile(r"\b(?:sav(?:e|ing)|writ(?:e|ing)|upload\w*|push\w*)\b.*|\bcheckpoint\w*\s*$", re.IGNORECASE)
+# First match wins; the second pattern must not match.
+_ROLES: tuple[tuple[BarRole, re.Pattern[str], re.Pattern[str] | None], ...] = (
+    ("setup", re.compile(r"^\s*sanity check", re.IGNORECASE), None),
+    ("validation", _VALIDATION, re.compile(r"^\s*(?:train|map|filter|generating|tokeni)", re.IGNORECASE)),
+    ("save", _SAVE, _TRAIN),
+    ("setup", _SETUP, None),
+    ("train", _TRAIN, None),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +92,7 @@ def role_of(description: str, postfix: str = "") -> BarRole:
     """What a bar counts, by its description; `plain` for none, `other` for one that says nothing known."""
     if not description:
         return "plain"
-    if re.match(r"\s*sanity check", description, re.IGNORECASE):
-        return "setup"
-    if _VALIDATION.search(description) and not re.match(
-        r"(?:train|map|filter|generating|tokeni)", description, re.IGNORECASE
-    ):
-        return "validation"
-    if _SAVE.search(description) and not _TRAIN.search(description):
-        return "save"
-    if _SETUP.search(description):
-        return "setup"
-    if _TRAIN.search(description) or "loss" in postfix:
-        return "train"
-    return "other"
+    for role, wanted, unwanted in _ROLES:
+        if wanted.search(description) and not (unwanted and unwanted.search(description)):
+            return role
+    return "train" if "loss" in postfix else "other"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 
-from training_exporter.logs import fields, literals, messages, tables
+from training_exporter.logs import literals, messages, tables
 from training_exporter.logs.heads import is_rich_rest
 from training_exporter.logs.lexer import unmask
 from training_exporter.logs.plan import Draft, Plan, Record, Ref
@@ -18,12 +18,14 @@ MAX_TRACEBACKS = 64
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
 _EXCEPTION = re.compile(
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Iteration|Timeout|Hit|Abort|Fault)?\b(?::|$)"
+    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Iteration|Timeout|Hit|Abort|"
+    r"Fault)?\b(?::|$)"
 )
 _CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
 _PREFIX_LINE = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
 
+Taking = Generator[Record, None, bool]  # yields what is complete; returns whether the line was taken
 Understand = Callable[[str], tuple[Plan, list[str]]]
 
 
@@ -101,8 +103,6 @@ class Assembler:
             yield _verdict(block, None)
         self._tracebacks.clear()
 
-    # --- opening ----------------------------------------------------------------------------------------------
-
     def _start(self, record: Record) -> Iterator[Record]:
         plan = record.plan
         if match := _PREFIX_LINE.search(plan.message):
@@ -131,30 +131,26 @@ class Assembler:
         block.texts.append(unmask(record.plan.message, record.tokens))
         return block
 
-    # --- continuing -------------------------------------------------------------------------------------------
+    def _continue(self, block: _Block, record: Record) -> Taking:
+        if block.kind in ("rich", "config"):
+            return self._rest(block, record)
+        if block.kind.startswith("metrics:"):
+            return self._metric_row(block, record)
+        rows = {"block": self._block_row, "dict": self._literal_row, "columns": self._column_row}
+        return (yield from rows[block.kind](block, record))
 
-    def _continue(self, block: _Block, record: Record) -> Iterator[Record]:
-        plan = record.plan
+    def _rest(self, block: _Block, record: Record) -> bool:
+        """A line that only goes on where the line before was cut, or that is swallowed with its block."""
         if block.kind == "rich":
-            if not is_rich_rest(record.text):
-                return False
-            return block.add(record.text.strip(), record.end_line, record.time_seconds)
-        if block.kind == "block":
-            return (yield from self._block_row(block, record))
-        if block.kind == "config":
-            if plan.headed or len(block.texts) > MAX_LINES:
-                return False
-            if record.text.strip() in (")", "),"):
-                self._block = None
-                return True
-            return block.add("", record.end_line, record.time_seconds)
-        if block.kind == "dict":
-            return (yield from self._literal_row(block, record))
-        if block.kind == "columns":
-            return (yield from self._column_row(block, record))
-        return self._metric_row(block, record)
+            return is_rich_rest(record.text) and block.add(record.text.strip(), record.end_line, record.time_seconds)
+        if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
+            return False
+        if record.text.strip() in (")", "),"):
+            self._block = None
+            return True
+        return block.add("", record.end_line, record.time_seconds)
 
-    def _block_row(self, block: _Block, record: Record) -> Iterator[Record]:
+    def _block_row(self, block: _Block, record: Record) -> Taking:
         message = record.plan.message
         if not message[:1].isspace() or not message.strip() or record.plan.opens not in ("", "block"):
             return False
@@ -165,7 +161,7 @@ class Assembler:
             yield replace(record, plan=replace(record.plan, drafts=others))
         return block.add(unmask(message, record.tokens).strip(), record.end_line, record.time_seconds)
 
-    def _literal_row(self, block: _Block, record: Record) -> Iterator[Record]:
+    def _literal_row(self, block: _Block, record: Record) -> Taking:
         if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
             return False
         block.depth += literals.depth_change(record.plan.masked)
@@ -174,7 +170,7 @@ class Assembler:
             yield from self.flush()
         return True
 
-    def _column_row(self, block: _Block, record: Record) -> Iterator[Record]:
+    def _column_row(self, block: _Block, record: Record) -> Taking:
         if record.plan.rule and block.rows < MAX_LINES:
             return True
         columns = block.first.plan.columns
@@ -201,8 +197,6 @@ class Assembler:
         block.pairs.append((pair[0], pair[1], record.tokens))
         block.last_line, block.seen_seconds = record.end_line, record.time_seconds
         return len(block.pairs) < MAX_LINES
-
-    # --- closing ----------------------------------------------------------------------------------------------
 
     def _joined(self, block: _Block) -> Iterator[Record]:
         if len(block.texts) == 1:
@@ -245,9 +239,7 @@ class Assembler:
             block.first.text,
         )
 
-    # --- tracebacks -------------------------------------------------------------------------------------------
-
-    def _traceback(self, record: Record) -> Iterator[Record]:
+    def _traceback(self, record: Record) -> Taking:
         key = _rank_key(record)
         block = self._tracebacks.get(key)
         if block is None:

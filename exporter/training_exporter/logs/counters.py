@@ -29,7 +29,8 @@ _EPOCH = re.compile(
 )
 _STEP = re.compile(
     rf"(?P<lead>^\W*|[,|;:\[({{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
-    r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|current|finished|done|for|in)\s+)"
+    r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|"
+    r"current|finished|done|for|in)\s+)"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
     r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
     r"episode|timesteps?|total_timesteps)"
@@ -159,9 +160,9 @@ def _steps(text: str, found: Counters) -> str:
     for match in _once(_FRACTION_OF, text):
         found.offer(match["unit"], index_of(match["step"]), index_of(match["total"]))
         text = _cut(text, match)
-    while match := _STEP.search(text):
-        found.offer(match["name"], index_of(match["step"]), _ref(match["total"]))
-        text = text[: match.start()] + match["lead"] + " " + _tail(text[match.end() :])
+    while (step := _STEP.search(text)) is not None:
+        found.offer(step["name"], index_of(step["step"]), _ref(step["total"]))
+        text = text[: step.start()] + step["lead"] + " " + _tail(text[step.end() :])
     if found.step is None:
         for match in _once(_FRACTION, text):
             found.offer("batch", index_of(match["step"]), index_of(match["total"]))

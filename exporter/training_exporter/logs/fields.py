@@ -78,7 +78,7 @@ def _pair(match: re.Match[str]) -> Pair | None:
     words = len(name.split())
     between = match.string[match.end("name") : match.start("value")]
     tight = "=" in between or ":" in between
-    if not name or words > (5 if tight else 3) or _SEVERAL.match(match.string, match.end()):  # noqa: PLR2004 - see scan
+    if not name or words > (5 if tight else 3) or _SEVERAL.match(match.string, match.end()):
         return None
     average = None if match["average"] is None else index_of(match["average"])
     if (

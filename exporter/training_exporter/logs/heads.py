@@ -14,7 +14,7 @@ _FILE = rf"[\w./-]+\.(?:py|cc|cpp|cu|c|h|go|rs):{N}"
 _RANK_PREFIXES = [
     re.compile(r"\[(?:rank|default|worker|node|trainer|[a-z_]+)(?P<fixed>\d+)\]:\s?"),  # torch, torchrun --tee
     re.compile(rf"\[{N},(?P<mark>{N})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
-    re.compile(rf"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
+    re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
     re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss|train|acc))"),  # srun --label
     re.compile(rf"[A-Za-z][\w-]*[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"),  # pdsh, deepspeed: host name
@@ -36,7 +36,7 @@ _BRACKET_LOGGER = re.compile(r"^[A-Za-z_][\w.]*$")
 _BRACKET_RANK = re.compile(rf"^(?:Rank|RANK|rank)[ :=]?({N})$")
 _RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
 _RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
-_RICH_REST = re.compile(rf"^ {{20,}}\S")
+_RICH_REST = re.compile(r"^ {20,}\S")
 
 
 @dataclass(slots=True)
@@ -104,9 +104,9 @@ def _step(head: Head) -> bool:
         head.level = match[1]
     elif head.headed and (match := _FILE_WORD.match(text) or _ARROWS.match(text)):
         pass
-    elif head.headed and (match := _TABBED.match(text)):
-        head.logger = match[1]
-    elif head.headed and not head.logger and (match := _LOGGER.match(text)):
+    elif (head.headed and (match := _TABBED.match(text))) or (
+        head.headed and not head.logger and (match := _LOGGER.match(text))
+    ):
         head.logger = match[1]
     else:
         return False

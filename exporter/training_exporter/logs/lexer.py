@@ -33,7 +33,7 @@ def lex(line: str) -> tuple[tuple[str, ...], list[str]]:
 
 def is_time(token: str) -> bool:
     """Whether a token is a date, a time of day or a duration."""
-    return ":" in token or (len(token) > 7 and token[4] in "-/" and token[7] in "-/")  # noqa: PLR2004 - yyyy-mm-dd
+    return ":" in token or (len(token) > 7 and token[4] in "-/" and token[7] in "-/")
 
 
 def mask(literals: tuple[str, ...], tokens: list[str]) -> str:

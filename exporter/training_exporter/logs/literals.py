@@ -26,7 +26,7 @@ class Literal:
     listed: bool = False  # a list of dicts: a history, not a report
 
 
-class _Unreadable(ValueError):
+class UnreadableError(ValueError):
     """The text is no literal."""
 
 
@@ -44,14 +44,14 @@ class _Reader:
     def expect(self, characters: str) -> str:
         character = self.peek()
         if not character or character not in characters:
-            raise _Unreadable
+            raise UnreadableError
         self.position += 1
         return character
 
     def value(self, path: str, depth: int) -> None:
         character = self.peek()
         if depth > MAX_DEPTH or self.found.entries > MAX_ENTRIES:
-            raise _Unreadable
+            raise UnreadableError
         if character == "{":
             self.mapping(path, depth)
         elif character in "[(" and character:
@@ -70,7 +70,7 @@ class _Reader:
             if self.peek() == ",":
                 self.position += 1
             elif self.peek() != "}":
-                raise _Unreadable
+                raise UnreadableError
         self.position += 1
 
     def sequence(self, path: str, depth: int) -> None:
@@ -85,7 +85,7 @@ class _Reader:
             if self.peek() == ",":
                 self.position += 1
             elif self.peek() != closing:
-                raise _Unreadable
+                raise UnreadableError
         self.position += 1
         if count == 1 and len(self.found.numbers) == first + 1:  # a list of one is the value itself
             self.found.numbers[first] = (path, self.found.numbers[first][1])
@@ -93,14 +93,14 @@ class _Reader:
     def string(self) -> str:
         match = _STRING.match(self.text, self.position)
         if match is None:
-            raise _Unreadable
+            raise UnreadableError
         self.position = match.end()
         return match[1] if match[1] is not None else match[2]
 
     def word(self) -> str:
         match = _BARE.match(self.text, self.position)
         if match is None:
-            raise _Unreadable
+            raise UnreadableError
         self.position = match.end()
         return match[0]
 
@@ -127,7 +127,7 @@ class _Reader:
             if self.peek() == ",":
                 self.position += 1
             elif self.peek() != ")":
-                raise _Unreadable
+                raise UnreadableError
         self.position += 1
 
     def skip(self, depth: int) -> None:
@@ -144,7 +144,7 @@ class _Reader:
             self.found.numbers.append((path, ref))
         elif quoted and re.fullmatch(rf"{N}%", word):
             self.found.numbers.append((path, ref_of(word[0]) or 0))
-        elif quoted and len(word) <= 80:  # noqa: PLR2004 - a label, not a text
+        elif quoted and len(word) <= 80:
             self.found.strings[path.rpartition("/")[2]] = word
 
 
@@ -153,7 +153,7 @@ def read(text: str, start: int) -> tuple[Literal, int] | None:
     reader = _Reader(text, start)
     try:
         reader.value("", 0)
-    except (_Unreadable, RecursionError):
+    except (UnreadableError, RecursionError):
         return None
     return reader.found, reader.position
 

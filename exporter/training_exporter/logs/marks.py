@@ -20,7 +20,8 @@ def _re(pattern: str) -> re.Pattern[str]:
 _ANY = f"(?:{N}|{T})"
 _TRAIN_END = _re(
     r"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b(?! for epoch)|"
-    r"(?:finished|completed|done with) training\b(?! epoch)|done training\b|train(?:ing)? (?:complete|done|finished)[.!]*$|"
+    r"(?:finished|completed|done with) training\b(?! epoch)|done training\b|train(?:ing)? (?:complete|done|"
+    r"finished)[.!]*$|"
     r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
     rf"{N} epochs completed in|overall training speed|total training time|training time\s*:|\| - training time|"
     r"early[ -]stopping(?: triggered|:| condition)|\*+ best metric|exiting program at iteration|"
@@ -29,22 +30,29 @@ _TRAIN_END = _re(
     r"fine-?tuning (?:completed?|finished|done)|max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
 )
 _TRAIN_BEGIN = _re(
-    r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|fine-tuning)\b(?! run| epoch| process)|"
-    r"training starts? at|training (?:started|begins)\b|\[before the start of training step\]|start iterating|let's train)"
+    r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|"
+    r"fine-tuning)\b(?! run| epoch| process)|"
+    r"training starts? at|training (?:started|begins)\b|\[before the start of training step\]|start iterating|"
+    r"let's train)"
 )
 _EPOCH_BEGIN = _re(
-    rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? started|"
-    rf"epoch[\s:#\[(]*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\])-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
+    rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|"
+    rf"training epoch {N}(?:\s?/\s?{N})? started|"
+    rf"epoch[\s:#\[(]*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\])-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|"
+    rf"[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
 )
 _EPOCH_END = _re(
     rf"^\W*(?:end of epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? (?:completed|finished|done)|"
-    rf"(?:finished|completed) (?:training )?epoch\W*{N}|epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|done|ended|took)\b)"
+    rf"(?:finished|completed) (?:training )?epoch\W*{N}|epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|"
+    rf"done|ended|took)\b)"
 )
 _VAL_BEGIN = _re(
     r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?|(?:lm )?evals?\b|sanity)|"
-    r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|validating|testing)|"
+    r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|"
+    r"validating|testing)|"
     rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|validating\b|"
-    r"evaluating\b|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|metrics)\b|"
+    r"evaluating\b|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
+    r"metrics)\b|"
     r"begin validation on|start(?:ing)? inference)"
 )
 _VAL_END = _re(
@@ -52,48 +60,62 @@ _VAL_END = _re(
     r"(?:finished|completed|done with) (?:the )?(?:validation|evaluation|evaluating|validating|lm evals?|evals?\b))"
 )
 _COMPILE = _re(
-    r"^\W*(?:compiling (?:the )?(?:model|each|graph|function|loss|transformer|blocks?|module|train)|compilation (?:started|of)|"
-    r"torch\.compile\b|(?:applying|using|enabling|running|with) torch\.compile|autotune \w|singleprocess autotune|compiled cluster using xla|"
+    r"^\W*(?:compiling (?:the )?(?:model|each|graph|function|loss|transformer|blocks?|module|train)|"
+    r"compilation (?:started|of)|"
+    r"torch\.compile\b|(?:applying|using|enabling|running|with) torch\.compile|autotune \w|singleprocess autotune|"
+    r"compiled cluster using xla|"
     r"capturing (?:cuda )?graph|capturing cudagraph|.*\bwith torch\.compile\b|.*dry-run (?:batch|forward)|jit compil|"
     r"compiling .*(?:jit|xla|inductor))"
 )
 _RESUME = _re(
-    r"\b(?:resum(?:e|ed|ing)(?: training)? (?:from|at|training)|(?:loaded|loading|restor(?:ed|ing)) (?:the )?(?:checkpoint|state|model checkpoint) (?:from|at)|"
+    r"\b(?:resum(?:e|ed|ing)(?: training)? (?:from|at|training)|(?:loaded|loading|restor(?:ed|"
+    r"ing)) (?:the )?(?:checkpoint|state|model checkpoint) (?:from|at)|"
     r"found checkpoint at|continuing training from|warm start(?:ed|ing)? from|(?:successfully )?loaded checkpoint)"
 )
 _NO_RESUME = _re(r"\b(?:no (?:existing|previous|checkpoint)|not found|none found|from scratch|starting fresh)\b")
 
 _SAVE_NOT = _re(
-    r"\b(?:will be (?:saved|written)|would save|(?:is )?deleting|deleted?\b|removing|removed|loading|loaded|restor\w+|resum\w+|rewinding|"
-    r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|gradient checkpoint\w*|"
+    r"\b(?:will be (?:saved|written)|would save|(?:is )?deleting|deleted?\b|removing|removed|loading|loaded|"
+    r"restor\w+|resum\w+|rewinding|"
+    r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|"
+    r"gradient checkpoint\w*|"
     r"activation checkpoint\w*|checkpoint(?:ing)? (?:dir|directory|folder|path|interval|every|enabled|disabled)|"
     r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|->"
 )
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
 _SAVED = _re(
-    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
-    rf".*?\b{_OBJECT}\b.*?\b(?:successfully )?(?:saved|written|finalized successfully|uploaded)\b|.*\b{_OBJECT} (?:save )?(?:completed?|finished|done)\b|"
-    rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|"
+    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|(?:finished|completed|"
+    rf"done) (?:saving|writing) .*?{_OBJECT}|"
+    rf".*?\b{_OBJECT}\b.*?\b(?:successfully )?(?:saved|written|finalized successfully|uploaded)\b|"
+    rf".*\b{_OBJECT} (?:save )?(?:completed?|finished|done)\b|"
+    rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
+    rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|"
     rf"finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
     rf"\b(?:saving|sav(?:e|ing) (?:a |the )?|writing|dumping|storing|about to be saved|preparing to save|"
-    rf"taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
+    rf"taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|"
+    rf"^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(
-    r"\b(?:configuration saved in|config(?:uration)? file saved|model weights saved in|tokenizer config file saved|special tokens file saved|"
-    r"(?:optimi[sz]er|scheduler|sampler|scaler|random|gradscaler) states? saved|zero checkpoint saved|saved (?:model )?configuration|"
-    r"checkpoint of size .* saved|storing distributed optimizer|finished staging|chat template saved|model checkpoint of size)"
+    r"\b(?:configuration saved in|config(?:uration)? file saved|model weights saved in|tokenizer config file saved|"
+    r"special tokens file saved|"
+    r"(?:optimi[sz]er|scheduler|sampler|scaler|random|gradscaler) states? saved|zero checkpoint saved|"
+    r"saved (?:model )?configuration|"
+    r"checkpoint of size .* saved|storing distributed optimizer|finished staging|chat template saved|"
+    r"model checkpoint of size)"
 )
 _ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
 _STEP_NAME = _re(
-    rf"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoint|ckpt|(?<![a-z])ba|updates?)[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
+    rf"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoint|ckpt|(?<![a-z])ba|updates?)[-_= ]*(?:at |"
+    rf"for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
 )
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 _BEST = _re(
-    r"\b(?:improved\b|new best|reached .*\(best|best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|not? improve|was not in top|updated checkpoint_best|"
+    r"\b(?:improved\b|new best|reached .*\(best|best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
+    r"not? improve|was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
 )
 
@@ -113,7 +135,7 @@ def is_best(text: str) -> bool:
 
 def find(text: str) -> Mark | None:
     """The mark in a masked message, or None. Saves come first: they mention training, epochs and validation."""
-    if len(text) > 600:  # noqa: PLR2004 - a mark is a sentence
+    if len(text) > 600:
         return None
     if saved := _checkpoint(text):
         return Mark(saved)

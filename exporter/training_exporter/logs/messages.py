@@ -82,7 +82,8 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "cuda_oom",
         "fatal",
-        r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError\b|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
+        r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError\b|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
     ),
     _rule("device_oom", "fatal", r"RESOURCE_EXHAUSTED: Out of memory|RESOURCE_EXHAUSTED: .*allocat"),
     _rule("allocator_oom", "suspect", r"ran out of memory trying to allocate|[Aa]llocator .*ran out of memory"),
@@ -90,7 +91,8 @@ _BEFORE: tuple[Message, ...] = (
         "host_oom",
         "fatal",
         r"Out of memory: Killed process|oom-kill:constraint|oom_kill event|killed due to memory pressure|"
-        r"Detected \d+ oom[-_]kill|OutOfMemory: Killed|MemoryError\b|std::bad_alloc|DefaultCPUAllocator: (?:can't|not enough)",
+        r"Detected \d+ oom[-_]kill|OutOfMemory: Killed|MemoryError\b|std::bad_alloc|DefaultCPUAllocator: (?:can't|"
+        r"not enough)",
     ),
     _rule(
         "nccl_timeout",
@@ -108,13 +110,15 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "gloo_connection",
         "fatal",
-        r"gloo/transport.*(?:closed by peer|[Rr]ead error|reset|timed? ?out)|connectFullMesh failed|Connection closed by peer \[",
+        r"gloo/transport.*(?:closed by peer|[Rr]ead error|reset|timed? ?out)|connectFullMesh failed|"
+        r"Connection closed by peer \[",
     ),
     _rule("gloo_connected", "benign", r"\[Gloo\] Rank \d+ is connected to"),
     _rule(
         "rendezvous",
         "fatal",
-        r"Rendezvous(?:Timeout|Connection|Closed|State)Error|Connection to rendezvous backend lost|The node .* has been removed",
+        r"Rendezvous(?:Timeout|Connection|Closed|State)Error|Connection to rendezvous backend lost|"
+        r"The node .* has been removed",
     ),
     _rule(
         "store_timeout",
@@ -126,7 +130,8 @@ _BEFORE: tuple[Message, ...] = (
         "worker_killed",
         "fatal",
         r"failed \(exitcode: -9\)|exits with return code = -9|[Ww]orker .*died with exit(?:code| code|_code)[ =:]*-?9|"
-        r"^\S*:? ?line \d+:.*Killed|DataLoader worker \(pid\S* \d+\) (?:is killed by signal|exited unexpectedly)|^Killed$",
+        r"^\S*:? ?line \d+:.*Killed|DataLoader worker \(pid\S* \d+\) (?:is killed by signal|exited unexpectedly)|"
+        r"^Killed$",
         "failed",
     ),
     _rule(
@@ -142,7 +147,8 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "cuda_error",
         "fatal",
-        r"CUDA error: |CUDA_ERROR_(?!OUT)\w+|device-side assert triggered|unspecified launch failure|illegal memory access|"
+        r"CUDA error: |CUDA_ERROR_(?!OUT)\w+|device-side assert triggered|unspecified launch failure|"
+        r"illegal memory access|"
         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|cuDNN error: ",
     ),
     _rule("segfault", "fatal", r"[Ss]egmentation fault|Fatal Python error: |SIGSEGV|\*\*\* Aborted at|SIGABRT"),
@@ -151,13 +157,16 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "storage",
         "fatal",
-        r"Stale file handle|PytorchStreamWriter failed writing|Input/output error|Remote I/O error|Transport endpoint is not connected",
+        r"Stale file handle|PytorchStreamWriter failed writing|Input/output error|Remote I/O error|"
+        r"Transport endpoint is not connected",
     ),
     _rule(
         "nan_loss",
         "fatal",
-        r"[Ll]oss (?:became|is|was) (?:infinite or )?(?:NaN|nan|inf)\b(?!.*skip)|Aborting training due to NaN loss|FloatingPointError|"
-        r"(?:NaN|Inf|nan|inf) (?:or (?:NaN|Inf|nan|inf) )?(?:loss|found in loss)|[Nn]on-finite loss|Loss is (?:nan|inf), stopping",
+        r"[Ll]oss (?:became|is|was) (?:infinite or )?(?:NaN|nan|inf)\b(?!.*skip)|Aborting training due to NaN loss|"
+        r"FloatingPointError|"
+        r"(?:NaN|Inf|nan|inf) (?:or (?:NaN|Inf|nan|inf) )?(?:loss|found in loss)|[Nn]on-finite loss|Loss is (?:nan|"
+        r"inf), stopping",
     ),
     _rule("nan_skipped", "suspect", r"(?i)loss is (?:nan|inf).*skip|nan(?:s)? detected|found nan"),
     _rule(
@@ -193,9 +202,11 @@ _BEFORE: tuple[Message, ...] = (
     ),
 )
 _LIKELY = re.compile(
-    r"(?i)error|warn|nan|inf\b|infinite|oom|memory|killed|signal|sig[a-z]+|interrupt|xid|nccl|gloo|timeout|timed out|fail|"
+    r"(?i)error|warn|nan|inf\b|infinite|oom|memory|killed|signal|sig[a-z]+|interrupt|xid|nccl|gloo|timeout|"
+    r"timed out|fail|"
     r"traceback|fault|space left|quota|stale|overflow|recompil|cancelled|preempt|srun|loss scale|autotune|softmax|omp_|"
-    r"cache flush|workers|loop|restarted|forked|tensorfloat|graph break|cudagraph|sms|process_group|device used|device under|exits with|"
+    r"cache flush|workers|loop|restarted|forked|tensorfloat|graph break|cudagraph|sms|process_group|device used|"
+    r"device under|exits with|"
     r"exitcode|exhausted|removed|watchdog|closed by|fullmesh|assert|ecc|root cause|feature_guard|factory|\^c|reducing|"
     r"recover|retry|time limit|requires_grad|lr_scheduler|placer|bus"
 )

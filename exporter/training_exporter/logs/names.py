@@ -44,7 +44,8 @@ _AUX = re.compile(
     re.VERBOSE,
 )
 _AUX_PREFIX = re.compile(
-    r"^(?:clip$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|time|optim|gpu)(?:_|/|$))"
+    r"^(?:clip$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|"
+    r"time|optim|gpu)(?:_|/|$))"
 )
 # What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
 _SETTING = re.compile(
@@ -53,7 +54,8 @@ _SETTING = re.compile(
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
 )
 _QUALITY = re.compile(
-    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
+    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|"
+    r"bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
     r"f1\w*|auc\w*|auroc|auprc|map\w*|ap\d*[a-z]?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|"
     r"dice\w*|psnr|ssim|lpips|fid\w*|kid|inception\w*|is|mse|mae|rmse|mape|smape|error\w*|err|r2|kl\w*|nll\w*|elbo|ece|"
     r"em|exact\w*|mrr\w*|ndcg\w*|hits?\w*|top\d+\w*|score\w*|rewards?\w*|win\w*|eal|accept\w*|entropy|crossentropy|"
@@ -93,8 +95,7 @@ def normalise(name: str) -> tuple[str, Split | None]:
     elif text.startswith("metrics/"):
         text = text[len("metrics/") :]
     clean = "_".join(_WORD.findall(text))
-    if clean.endswith("_epoch"):
-        clean = clean[: -len("_epoch")]
+    clean = clean.removesuffix("_epoch")
     return clean, split
 
 
@@ -118,6 +119,7 @@ def is_quality(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_loss(name: str) -> bool:
+    """Whether a normalised name is a loss, whose value must be finite."""
     return bool(_LOSS.search(name))
 
 

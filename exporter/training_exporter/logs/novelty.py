@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 MAX_MASKS = 4096
 _VARIABLE = re.compile(
-    r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?:\w+:/)?/[^\s,;:'\")\]]+|(?:[\w.-]+/)+[\w.-]*|\b[0-9a-fA-F]{8,}\b|\S*\d\S*|\b(?:[0-9a-f]{2,}-){2,}[0-9a-f]+\b"
+    r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?:\w+:/)?/[^\s,;:'\")\]]+|(?:[\w.-]+/)+[\w.-]*|\b[0-9a-fA-F]{8,}\b|\S*\d\S*|"
+    r"\b(?:[0-9a-f]{2,}-){2,}[0-9a-f]+\b"
 )
 _BLANKS = re.compile(r"\s+")
 # Lines that say only that something still lives; what counts in them is the number of lines, or the time.
 _HEARTBEAT = re.compile(
-    r"(?i)heart-?beat|keep-?alive|\bstill (?:running|alive|waiting|working)|\buptime\b|\bis alive\b|\balive\b|\bwatchdog\b|"
+    r"(?i)heart-?beat|keep-?alive|\bstill (?:running|alive|waiting|working)|\buptime\b|\bis alive\b|\balive\b|"
+    r"\bwatchdog\b|"
     r"\bwaiting (?:for|on)\b|\belapsed\b|\bidle\b|\bping\b"
 )
 # A counter that advances by these a second counts time: s, ms, us, ns, minutes, hours.
@@ -29,6 +31,7 @@ def masked_line(literals: Sequence[str]) -> str:
 
 
 def is_heartbeat(text: str) -> bool:
+    """Whether a line only says that something still lives."""
     return bool(_HEARTBEAT.search(text))
 
 
@@ -62,7 +65,7 @@ class Novelty:
         moved = False
         for index, token in enumerate(tokens[:8]):
             plain = token.replace(",", "")
-            if plain.isdigit() and len(plain) < 16:  # noqa: PLR2004 - beyond this it is an identifier
+            if plain.isdigit() and len(plain) < 16:
                 moved |= self._note((mask, index), float(plain), time_seconds)
         return moved
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from training_exporter.logs import envelope, patterns
+from training_exporter.logs import envelope
 from training_exporter.logs.blocks import Assembler
 from training_exporter.logs.heads import take_head
 from training_exporter.logs.lexer import lex, mask
 from training_exporter.logs.names import normalise
 from training_exporter.logs.novelty import Novelty
+from training_exporter.logs.patterns import MAX_TEXT as MAX_PATTERN_TEXT
+from training_exporter.logs.patterns import compile_patterns
 from training_exporter.logs.plan import Plan, Record
 from training_exporter.logs.split import Splitter
 from training_exporter.logs.tracker import Tracker
@@ -29,7 +32,7 @@ class LogParser:
     """
 
     def __init__(self, patterns: Sequence[str] = (), novelty: Novelty | None = None) -> None:
-        self._patterns = compile_user(patterns)
+        self._patterns = compile_patterns(patterns)
         self._splitter = Splitter()
         self._unwrapper = envelope.Unwrapper()
         self._tracker = Tracker()
@@ -52,7 +55,7 @@ class LogParser:
         return self._splitter.redraws
 
     @property
-    def bytes(self) -> int:
+    def bytes_read(self) -> int:
         return self._splitter.bytes
 
     @property
@@ -100,9 +103,9 @@ class LogParser:
         text = text[:MAX_TEXT].rstrip()
         if text:
             self.last_line = text
-        if self._patterns:
-            self._user(text, line, time_seconds, events)
         plan, tokens = self._plan(text)
+        if self._patterns and self._user(text, line, time_seconds, events):
+            plan = replace(plan, drafts=tuple(draft for draft in plan.drafts if draft.kind != "record"))
         self._novel |= self._news(plan, tokens, line, time_seconds)
         record = Record(plan, tokens, line, line, time_seconds, text)
         if self._assembler.open or plan.opens or plan.columns or "results for" in text or "Task:" in text:
@@ -173,9 +176,11 @@ class LogParser:
         key, tokens = lex(record.text)
         return key, tokens, mask(key, tokens)
 
-    def _user(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
+    def _user(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> bool:
+        """Search the patterns of the configuration; whether one gave a metric, which is then all there is."""
+        matched = False
         for pattern in self._patterns:
-            for match in pattern.finditer(text[: patterns.MAX_TEXT]):
+            for match in pattern.finditer(text[:MAX_PATTERN_TEXT]):
                 name, split = normalise(match["name"])
                 try:
                     number = float(match["value"].replace(",", ""))
@@ -183,12 +188,9 @@ class LogParser:
                     continue
                 if not name:
                     continue
+                matched = True
                 found = split or "val"
                 event = "train_summary" if found == "train" else "validation"
                 phase = self._tracker.phase
                 events.append(LogEvent(line, line, event, phase, time_seconds, split=found, metrics={name: number}))
-
-
-def compile_user(texts: Sequence[str]) -> tuple[patterns.re.Pattern[str], ...]:
-    """Compiled user patterns; PatternError names a bad one."""
-    return patterns.compile_patterns(texts)
+        return matched

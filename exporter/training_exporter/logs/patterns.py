@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-
-try:
-    from re import _constants as _codes  # type: ignore[attr-defined]
-    from re import _parser
-except ImportError:  # Python 3.10
-    import sre_constants as _codes  # type: ignore[no-redef]
-    import sre_parse as _parser  # type: ignore[no-redef]
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
 
 MAX_TEXT = 4096  # characters of a line that a pattern sees
-_REPEATS = (_codes.MAX_REPEAT, _codes.MIN_REPEAT)
+_MAX_FIXED = 16  # a repetition of at most so many times inside another cannot take long
+
+# The parser of `re`: public until 3.10 as sre_parse, private since, but the same tree. There is no other way to look
+# into a pattern, and a lock-step engine would be a compiled dependency.
+_parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 
 class PatternError(ValueError):
@@ -21,32 +22,36 @@ class PatternError(ValueError):
 
 
 def compile_patterns(patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    """Compiled patterns. PatternError for one that is no pattern, lacks the groups `name` and `value`, or may
-    backtrack without bound because a repetition stands inside another."""
+    """Compiled patterns.
+
+    PatternError for one that is no pattern, lacks the groups `name` and `value`, or may backtrack without bound
+    because a repetition stands inside another.
+    """
     return tuple(_compile(pattern) for pattern in patterns)
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
     try:
-        compiled = re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compiled = re.compile(pattern)
         tree = _parser.parse(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
+    except (re.error, RecursionError, OverflowError, Warning) as error:
         raise PatternError(f"pattern {pattern!r}: {error}") from error
     missing = {"name", "value"} - set(compiled.groupindex)
     if missing:
-        raise PatternError(
-            f"pattern {pattern!r}: the named groups `name` and `value` are needed, missing: {sorted(missing)}"
-        )
+        groups = " and ".join(f"(?P<{group}>...)" for group in sorted(missing))
+        raise PatternError(f"pattern {pattern!r}: needs the named groups name and value, lacks {groups}")
     if _nested(tree, inside=False):
         raise PatternError(f"pattern {pattern!r}: a repetition inside a repetition can take for ever on some lines")
     return compiled
 
 
-def _nested(tree: object, *, inside: bool) -> bool:
-    for code, argument in tree:  # type: ignore[attr-defined]
-        if code in _REPEATS:
+def _nested(tree: Iterable[tuple[Any, Any]], *, inside: bool) -> bool:
+    for code, argument in tree:
+        if str(code) in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
             low, high, body = argument
-            many = high is _codes.MAXREPEAT or high > max(low, 1) or high > 16  # noqa: PLR2004 - a fixed count is none
+            many = high > max(low, _MAX_FIXED)
             if (many and inside) or _nested(body, inside=inside or many):
                 return True
         elif any(_nested(body, inside=inside) for body in _bodies(argument)):
@@ -54,7 +59,8 @@ def _nested(tree: object, *, inside: bool) -> bool:
     return False
 
 
-def _bodies(argument: object) -> list[object]:
+def _bodies(argument: object) -> list[Any]:
+    """The patterns inside the argument of a group, a branch or a look-around."""
     if hasattr(argument, "data"):
         return [argument]
     if isinstance(argument, (list, tuple)):

@@ -120,10 +120,10 @@ class RunLogs:
         parser = file.parser
         if chunk.restart:
             self._take(run, file, parser.restart(), growth)
-        lines, size, redraws, dropped = parser.lines, parser.bytes, parser.redraws, parser.dropped_bytes
+        lines, size, redraws, dropped = parser.lines, parser.bytes_read, parser.redraws, parser.dropped_bytes
         events = parser.feed(chunk.data, chunk.time_seconds) if chunk.data else []
         growth.lines += parser.lines - lines
-        growth.bytes += parser.bytes - size
+        growth.bytes += parser.bytes_read - size
         growth.redraws += parser.redraws - redraws
         growth.dropped_bytes += parser.dropped_bytes - dropped
         growth.novel |= parser.take_novel()

@@ -43,14 +43,14 @@ def metric_row(message: str) -> tuple[str, Ref] | None:
 def header(message: str) -> tuple[str, ...]:
     """Column names, where a line is nothing but names of which one at least is known as a metric; else empty."""
     text = _TAIL_BAR.sub("", message).strip().strip("|│┃ ")
-    if re.search(f"{T}", text) or len(text) > 1000 or "=" in text or re.search(N, text):  # noqa: PLR2004 - a line, not a dump
+    if re.search(f"{T}", text) or len(text) > 1000 or "=" in text or re.search(N, text):
         return ()
     text = text.removeprefix("copypaste:").strip()
     cells = tuple(cell for cell in _CELLS.split(text) if cell)
-    if not 3 <= len(cells) <= MAX_COLUMNS or any(len(cell.split()) > 3 or len(cell) > 40 for cell in cells):  # noqa: PLR2004 - names
+    if not 3 <= len(cells) <= MAX_COLUMNS or any(len(cell.split()) > 3 or len(cell) > 40 for cell in cells):
         return ()
     known = [cell for cell in cells if cell.lower() in _KNOWN or names.is_quality(names.normalise(cell)[0])]
-    enough = len(known) >= 3 if cells[0].lower() in _KNOWN else len(known) * 2 >= len(cells)  # noqa: PLR2004 - with the first
+    enough = len(known) >= 3 if cells[0].lower() in _KNOWN else len(known) * 2 >= len(cells)
     if not enough or any(cell.lower() == "category" for cell in cells):
         return ()
     return cells
@@ -109,7 +109,7 @@ def row_draft(columns: tuple[str, ...], row: list[str], prefix: str, opened_spli
         return None
     return Draft(
         "record",
-        split=split if split else ("train" if epoch is not None else None),
+        split=split or ("train" if epoch is not None else None),
         epoch=epoch,
         epoch_total=total,
         step=step,

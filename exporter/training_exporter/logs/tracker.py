@@ -4,14 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from training_exporter.logs import names
 from training_exporter.logs.plan import BarRole, Draft, Record, Ref, value
+from training_exporter.logs.results import Results
 from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
-MAX_NAMES = 512  # names of which the last value is remembered, to tell a repeated result from a new one
+MAX_BARS = 256
 MAX_STEP = 2**63
-_GRADIENT = ("grad_norm", "gnorm", "global_grad_norm")
+_GRADIENT = frozenset({"grad_norm", "gnorm", "global_grad_norm"})
+_RATES = frozenset({"lr", "learning_rate", *_GRADIENT})
+# A new attempt in the same file takes these back.
+_ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
+
+Refs = Sequence[tuple[str, Ref]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Epoch and step as printed."""
+
+    epoch: float | None = None
+    epoch_total: float | None = None
+    step: int | None = None
+    step_total: int | None = None
+
+
+NO_COUNTS = Counts()
+
+
+class _Said:
+    """A draft with the numbers of its line."""
+
+    __slots__ = ("counts", "draft", "record")
+
+    def __init__(self, draft: Draft, record: Record) -> None:
+        self.draft = draft
+        self.record = record
+        self.counts = Counts(
+            self._number(draft.epoch),
+            self._number(draft.epoch_total),
+            self._whole(draft.step),
+            self._whole(draft.step_total),
+        )
+
+    def numbers(self, refs: Refs) -> dict[str, float]:
+        tokens = self.record.tokens
+        if self.draft.suffix is None:
+            return {name: value(ref, tokens) for name, ref in refs}
+        index = int(value(self.draft.suffix, tokens))
+        return {f"{name}_{index}": value(ref, tokens) for name, ref in refs}
+
+    def _number(self, ref: Ref | None) -> float | None:
+        return None if ref is None else value(ref, self.record.tokens)
+
+    def _whole(self, ref: Ref | None) -> int | None:
+        number = self._number(ref)
+        return int(number) if number is not None and abs(number) < MAX_STEP else None
 
 
 class Tracker:
@@ -22,301 +72,236 @@ class Tracker:
         self._validating = False  # opened by a line that says so, not by a bar
         self._record_steps = False  # records print the step, so bars are only bars
         self._train_total: int | None = None
-        self._bars: dict[str, tuple[float, float | None]] = {}  # last count by description
-        self._bar_phase: LogPhase | None = None
-        self._last_results: dict[tuple[str, str], float] = {}
         self._epoch: float | None = None
-        self._last_step: int | None = None
+        self._bars: dict[str, tuple[int | None, float | None]] = {}  # last count by description
+        self._results = Results()
+        self._events: list[LogEvent] = []
 
     def events(self, record: Record) -> list[LogEvent]:
         """What a record means now; raises ValueError where a token is not the number that its plan expects."""
-        found: list[LogEvent] = []
+        self._events = []
         for draft in record.plan.drafts:
+            said = _Said(draft, record)
             if draft.kind == "record":
-                self._record(draft, record, found)
+                self._record(said)
             elif draft.kind == "bar":
-                self._bar(draft, record, found)
+                self._bar(said)
             elif draft.kind == "mark":
-                self._mark(draft, record, found)
+                self._mark(said)
             else:
-                self._message(draft, record, found)
-        return found
+                self._message(said)
+        return self._events
 
-    # --- single statements -------------------------------------------------------------------------------------
-
-    def _message(self, draft: Draft, record: Record, found: list[LogEvent]) -> None:
-        if draft.outcome == "failed":
+    def _message(self, said: _Said) -> None:
+        if said.draft.outcome == "failed":
             self.phase = "failed"
-        found.append(
-            self._event(
-                record,
-                "warning",
-                warning=draft.warning,
-                severity=draft.severity,
-                outcome=draft.outcome,
-                reason=draft.reason,
-                text=record.text,
-            )
-        )
+        self._warn(said, said.draft)
 
-    def _mark(self, draft: Draft, record: Record, found: list[LogEvent]) -> None:
-        counts = _counts(draft, record.tokens)
+    def _warn(self, said: _Said, message: Draft) -> None:
+        self._emit(said, "warning", message=message)
+
+    def _mark(self, said: _Said) -> None:
+        draft, counts = said.draft, said.counts
         if draft.event == "total":
-            self._train_total = counts["step_total"]
+            self._train_total = counts.step_total
             return
-        if draft.phase is not None and not (draft.phase == "compile" and self.phase not in ("setup", "compile")):
+        if draft.event == "resume" and self.phase in _ENDED:
+            self.phase = "setup"
+        elif draft.phase is not None and (draft.phase != "compile" or self.phase == "setup"):
             self.phase = draft.phase
         if draft.event == "val_begin":
             self._validating = True
         elif draft.event in ("val_end", "epoch_begin", "train_begin", "train_end"):
             self._validating = False
         if draft.event == "epoch_begin":
-            self._epoch = counts["epoch"]
-        split: Split | None = "val" if draft.event.startswith("val") else None
-        found.append(self._event(record, draft.event, split=split, outcome=draft.outcome, **counts))
+            self._epoch = counts.epoch
+        self._emit(
+            said, draft.event, split="val" if draft.event.startswith("val") else None, counts=counts, message=draft
+        )
 
-    def _bar(self, draft: Draft, record: Record, found: list[LogEvent]) -> None:
-        counts = _counts(draft, record.tokens)
-        step, total = counts["step"], counts["step_total"]
-        role = self._role(draft, total)
-        advanced = self._advanced(draft.event, step, total, counts["epoch"])
+    def _bar(self, said: _Said) -> None:
+        counts = said.counts
+        role = self._role(said.draft, counts.step_total)
         if role == "setup":
-            found.append(self._event(record, "progress", setup=True, step=step, step_total=total))
+            self._emit(said, "progress", counts=counts, setup=True)
         elif role == "validation":
-            if self.phase != "validation":
-                self.phase = "validation"
-                found.append(self._event(record, "val_begin", split="val", epoch=counts["epoch"]))
-            found.append(self._event(record, "val_progress", split="val", **counts))
-        elif role in ("train", "plain"):
-            self._train_bar(draft, record, found, counts, advanced=advanced)
+            self._validation_bar(said)
         else:
-            found.append(self._event(record, "checkpoint_progress" if role == "save" else "progress"))
-        if role not in ("setup", "validation"):
-            self._bar_results(draft, record, found, counts)
-        elif role == "validation" and draft.validation and step is not None and step == total:
-            self._results(draft.validation, "val", draft, record, found, stale=True)
+            if role in ("train", "plain"):
+                self._train_bar(said)
+            else:
+                self._emit(said, "checkpoint_progress" if role == "save" else "progress")
+            self._repeatable(said, replace(NO_COUNTS, epoch=counts.epoch))
 
     def _role(self, draft: Draft, total: int | None) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
-        role = draft.role
-        nameless = role == "plain" or (role == "train" and draft.epoch is not None)
-        if nameless and self.phase == "validation" and self._validating and total != self._train_total:
-            return "validation"
-        return role
+        nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None)
+        other = total != self._train_total
+        return "validation" if nameless and self.phase == "validation" and self._validating and other else draft.role
 
-    def _train_bar(
-        self,
-        draft: Draft,
-        record: Record,
-        found: list[LogEvent],
-        counts: dict[str, float | int | None],
-        *,
-        advanced: bool,
-    ) -> None:
-        step, total = counts["step"], counts["step_total"]
-        if not step or not advanced:
-            found.append(self._event(record, "progress", **counts))
+    def _validation_bar(self, said: _Said) -> None:
+        counts = said.counts
+        if self.phase != "validation":
+            self.phase = "validation"
+            self._emit(said, "val_begin", split="val", counts=replace(NO_COUNTS, epoch=counts.epoch))
+        self._emit(said, "val_progress", split="val", counts=counts)
+        if counts.step is not None and counts.step == counts.step_total:
+            self._repeatable(said, NO_COUNTS)
+
+    def _train_bar(self, said: _Said) -> None:
+        counts = said.counts
+        if not self._advanced(said.draft.event, counts) or not counts.step:
+            self._emit(said, "progress", counts=counts)
             return
-        if total is not None:
-            self._train_total = int(total)
+        if counts.step_total is not None:
+            self._train_total = counts.step_total
         self._enter_train()
+        metrics = said.numbers((*said.draft.plain, *said.draft.train))
         name = "progress" if self._record_steps else "train_step"
-        metrics = self._numbers((*draft.plain, *draft.train), draft, record.tokens)
-        found.append(self._event(record, name, split="train", metrics=metrics, **counts))
+        self._emit(said, name, split="train", counts=counts, metrics=metrics)
 
-    def _bar_results(
-        self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]
-    ) -> None:
-        for split, refs in (("val", draft.validation), ("test", draft.test)):
-            if refs:
-                self._results(refs, split, draft, record, found, stale=True, epoch=counts["epoch"])
-
-    def _advanced(self, key: str, step: int | None, total: int | None, epoch: float | None) -> bool:
-        if step is None:
-            return False
-        key = f"{key[:40]}/{total}"
-        before = self._bars.get(key)
-        if len(self._bars) >= MAX_NAMES:
+    def _advanced(self, description: str, counts: Counts) -> bool:
+        key = f"{description[:40]}/{counts.step_total}"
+        if len(self._bars) >= MAX_BARS and key not in self._bars:
             self._bars.clear()
-        self._bars[key] = (step, epoch)
-        return before != (step, epoch)
+        before, now = self._bars.get(key), (counts.step, counts.epoch)
+        self._bars[key] = now
+        return before != now
 
-    # --- records -----------------------------------------------------------------------------------------------
-
-    def _record(self, draft: Draft, record: Record, found: list[LogEvent]) -> None:
-        counts = _counts(draft, record.tokens)
-        if draft.role == "validation":
-            self._partial(draft, record, found, counts)
-            return
+    def _record(self, said: _Said) -> None:
+        draft, counts = said.draft, said.counts
         own = bool(draft.validation or draft.test)
-        if draft.split in ("val", "test") or (own and not draft.plain and not self._steps_train(draft, counts)):
-            self._validation(draft, record, found, counts)
+        if draft.role == "validation":
+            self._part(said)
+        elif draft.split in ("val", "test") or (own and not draft.plain and not _steps_train(draft, counts)):
+            self._validation(said)
         elif own:
-            self._train(draft, record, found, counts)
-            self._both(draft, record, found, counts)
+            self._train(said)
+            self._repeatable(said, counts)
         elif self._reads_as_validation(draft, counts):
-            self._plain_validation(draft, record, found, counts)
+            self._report(said, draft.plain, "val", counts)
         else:
-            self._train(draft, record, found, counts)
+            self._train(said)
 
-    def _steps_train(self, draft: Draft, counts: Mapping[str, float | int | None]) -> bool:
-        """A record with train values, a step and no split word is a training record that repeats results."""
-        return bool(draft.train) and counts["step"] is not None and any(not names.is_loss(n) for n, _ in draft.train)
-
-    def _reads_as_validation(self, draft: Draft, counts: Mapping[str, float | int | None]) -> bool:
+    def _reads_as_validation(self, draft: Draft, counts: Counts) -> bool:
+        """Whether values that nothing assigns to a split are of a validation."""
         if draft.split == "train" or draft.train or not draft.plain:
             return False
-        if counts["step"] is not None or any(name in ("lr", "learning_rate", *_GRADIENT) for name, _ in draft.plain):
+        if counts.step is not None or any(name in _RATES for name, _ in draft.plain):
             return draft.sure and self.phase == "validation"
         if self.phase == "validation":
-            return counts["epoch"] is None or draft.sure or self._validating
+            return counts.epoch is None or draft.sure or self._validating
         return draft.sure
 
-    def _plain_validation(
-        self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]
-    ) -> None:
-        self.phase = "validation"
-        self._results(draft.plain, "val", draft, record, found, **counts)
-
-    def _partial(
-        self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]
-    ) -> None:
+    def _part(self, said: _Said) -> None:
         """`[i/n]` of a validation: a result only when i reaches n, and then the running averages are the values."""
+        draft, counts = said.draft, said.counts
         self.phase = "validation"
-        step, total = counts["step"], counts["step_total"]
-        if counts["epoch"] is None:
-            counts["epoch"] = self._epoch
+        if counts.epoch is None:
+            counts = replace(counts, epoch=self._epoch)
         refs = (*draft.validation, *draft.test)
-        if draft.partial or not refs or (step is not None and total is not None and step < total):
-            metrics = self._numbers(refs, draft, record.tokens)  # of the part so far: no result
-            found.append(self._event(record, "val_progress", split="val", metrics=metrics, **counts))
+        unfinished = counts.step is not None and counts.step_total is not None and counts.step < counts.step_total
+        if draft.partial or not refs or unfinished:
+            self._emit(said, "val_progress", split="val", counts=counts, metrics=said.numbers(refs))
             return
         averages = dict(draft.averages)
-        final = tuple((name, averages.get(name, ref)) for name, ref in refs)
-        self._results(final, "val", draft, record, found, **counts)
+        self._report(said, [(name, averages.get(name, ref)) for name, ref in refs], "val", counts)
 
-    def _validation(
-        self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]
-    ) -> None:
+    def _validation(self, said: _Said) -> None:
+        draft, counts = said.draft, said.counts
         if draft.train:
-            metrics = self._numbers(draft.train, draft, record.tokens)
-            found.append(self._event(record, "train_summary", split="train", metrics=metrics, epoch=counts["epoch"]))
+            epoch = replace(NO_COUNTS, epoch=counts.epoch)
+            self._emit(said, "train_summary", split="train", counts=epoch, metrics=said.numbers(draft.train))
         self.phase = "validation"
         if draft.partial or not (draft.validation or draft.test):
-            metrics = self._numbers((*draft.validation, *draft.test), draft, record.tokens)
-            found.append(self._event(record, "val_progress", split="val", metrics=metrics, **counts))
+            metrics = said.numbers((*draft.validation, *draft.test))
+            self._emit(said, "val_progress", split="val", counts=counts, metrics=metrics)
             return
-        for split, refs in (("val", draft.validation), ("test", draft.test)):
-            if refs:
-                self._results(refs, split, draft, record, found, **counts)
+        self._report(said, draft.validation, "val", counts)
+        self._report(said, draft.test, "test", counts)
 
-    def _both(self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]) -> None:
-        for split, refs in (("val", draft.validation), ("test", draft.test)):
-            if refs:
-                self._results(refs, split, draft, record, found, stale=True, **counts)
+    def _repeatable(self, said: _Said, counts: Counts) -> None:
+        """Results on a line that prints them again and again: news only when one changed."""
+        self._report(said, said.draft.validation, "val", counts, repeatable=True)
+        self._report(said, said.draft.test, "test", counts, repeatable=True)
 
-    def _train(
-        self, draft: Draft, record: Record, found: list[LogEvent], counts: dict[str, float | int | None]
-    ) -> None:
-        metrics = self._numbers((*draft.plain, *draft.train), draft, record.tokens)
-        bare_loss = any(name == "loss" or names.is_loss(name) for name, _ in draft.plain)
-        is_step = draft.event != "train_summary" and (
-            counts["step"] is not None or (bare_loss and draft.suffix is None)
-        )
-        if draft.suffix is not None:
-            is_step = False
-        if not is_step:
-            if metrics or counts["step"] is not None:
-                found.append(self._event(record, "train_summary", split="train", metrics=metrics, **counts))
+    def _report(self, said: _Said, refs: Refs, split: Split, counts: Counts, *, repeatable: bool = False) -> None:
+        metrics = said.numbers(refs)
+        if not metrics or (repeatable and self._results.repeats(split, metrics)):
             return
-        if counts["step"] is not None:
+        self._results.note(split, metrics)
+        self.phase = "validation"
+        self._emit(said, "validation", split=split, counts=counts, metrics=metrics)
+
+    def _train(self, said: _Said) -> None:
+        draft, counts = said.draft, said.counts
+        metrics = said.numbers((*draft.plain, *draft.train))
+        with_loss = any(names.is_loss(name) for name, _ in draft.plain)
+        if draft.event == "train_summary" or draft.suffix is not None or (counts.step is None and not with_loss):
+            if draft.split == "train" or draft.train or counts.step is not None or counts.epoch is not None:
+                self._emit(said, "train_summary", split="train", counts=counts, metrics=metrics)
+            return
+        if counts.step is not None:
             self._record_steps = True
-        if counts["epoch"] is not None:
-            self._epoch = counts["epoch"]
+        if counts.epoch is not None:
+            self._epoch = counts.epoch
         self._enter_train()
-        found.append(self._event(record, "train_step", split="train", metrics=metrics, **counts))
-        self._nonfinite(metrics, record, found)
+        self._emit(said, "train_step", split="train", counts=counts, metrics=metrics)
+        self._judge_finite(said, metrics)
 
     def _enter_train(self) -> None:
         self.phase = "train"
         self._validating = False
 
-    def _nonfinite(self, metrics: Mapping[str, float], record: Record, found: list[LogEvent]) -> None:
-        """Judged by value under a name, never by the word: `number of nan iterations: 0` is healthy."""
-        warning: tuple[str, MessageClass] | None = None
-        for name, number in metrics.items():
-            if math.isfinite(number):
-                continue
-            if names.is_loss(name):
-                warning = ("nan_loss", "fatal")
-                break
-            if name in _GRADIENT:
-                warning = ("nan_grad_norm", "suspect")
-        if warning is not None:
-            found.append(self._event(record, "warning", warning=warning[0], severity=warning[1], text=record.text))
+    def _judge_finite(self, said: _Said, metrics: Mapping[str, float]) -> None:
+        """By value under a name, never by the word: `number of nan iterations: 0` is healthy."""
+        wrong = [name for name, number in metrics.items() if not math.isfinite(number)]
+        if any(names.is_loss(name) for name in wrong):
+            self._warn(said, _warning("nan_loss", "fatal"))
+        elif not _GRADIENT.isdisjoint(wrong):
+            self._warn(said, _warning("nan_grad_norm", "suspect"))
 
-    def _results(
+    def _emit(  # noqa: PLR0913 - the fields of an event, by keyword
         self,
-        refs: Sequence[tuple[str, Ref]],
-        split: str,
-        draft: Draft,
-        record: Record,
-        found: list[LogEvent],
+        said: _Said,
+        event: str,
         *,
-        stale: bool = False,
-        **counts: float | int | None,
+        split: Split | None = None,
+        counts: Counts = NO_COUNTS,
+        metrics: Mapping[str, float] | None = None,
+        message: Draft | None = None,
+        setup: bool = False,
     ) -> None:
-        """A validation event; with `stale` only if a value differs from the last result of that name."""
-        metrics = self._numbers(refs, draft, record.tokens)
-        if not metrics:
-            return
-        key: Split = "test" if split == "test" else "val"
-        if stale and all(self._repeats(key, name, number) for name, number in metrics.items()):
-            return
-        if len(self._last_results) >= MAX_NAMES:
-            self._last_results.clear()
-        for name, number in metrics.items():
-            self._last_results[key, name] = number
-        self.phase = "validation"
-        found.append(self._event(record, "validation", split=key, metrics=metrics, **counts))
-
-    def _repeats(self, split: str, name: str, number: float) -> bool:
-        before = self._last_results.get((split, name))
-        if before is None:
-            return False
-        # printed again with fewer digits
-        return before == number or math.isclose(before, number, rel_tol=2e-3) or (before != before and number != number)  # noqa: PLR0124 - nan
-
-    def _numbers(self, refs: Sequence[tuple[str, Ref]], draft: Draft, tokens: Sequence[str]) -> dict[str, float]:
-        if draft.suffix is None:
-            return {name: value(ref, tokens) for name, ref in refs}
-        index = int(value(draft.suffix, tokens))
-        return {f"{name}_{index}": value(ref, tokens) for name, ref in refs}
-
-    def _event(self, record: Record, event: str, **fields: object) -> LogEvent:
+        record = said.record
         rank = record.plan.rank
-        return LogEvent(  # type: ignore[arg-type]
-            line=record.line,
-            end_line=record.end_line,
-            event=event,
-            phase=self.phase,
-            time_seconds=record.time_seconds,
-            rank=None if rank is None else int(value(rank, record.tokens)),
-            **fields,
+        self._events.append(
+            LogEvent(
+                line=record.line,
+                end_line=record.end_line,
+                event=event,
+                phase=self.phase,
+                time_seconds=record.time_seconds,
+                split=split,
+                epoch=counts.epoch,
+                epoch_total=counts.epoch_total,
+                step=counts.step,
+                step_total=counts.step_total,
+                metrics={} if metrics is None else metrics,
+                warning=None if message is None else message.warning,
+                severity=None if message is None else message.severity,
+                rank=None if rank is None else int(value(rank, record.tokens)),
+                outcome=None if message is None else message.outcome,
+                setup=setup,
+                reason=None if message is None else message.reason,
+                text=record.text if event == "warning" else None,
+            )
         )
 
 
-def _whole(ref: Ref | None, tokens: Sequence[str]) -> int | None:
-    if ref is None:
-        return None
-    number = value(ref, tokens)
-    return int(number) if abs(number) < MAX_STEP else None
+def _steps_train(draft: Draft, counts: Counts) -> bool:
+    """Training values beside a step are a training record that repeats results, unless they are only the loss."""
+    return counts.step is not None and any(not names.is_loss(name) for name, _ in draft.train)
 
 
-def _counts(draft: Draft, tokens: Sequence[str]) -> dict[str, float | int | None]:
-    return {
-        "epoch": None if draft.epoch is None else value(draft.epoch, tokens),
-        "epoch_total": None if draft.epoch_total is None else value(draft.epoch_total, tokens),
-        "step": _whole(draft.step, tokens),
-        "step_total": _whole(draft.step_total, tokens),
-    }
+def _warning(name: str, severity: MessageClass) -> Draft:
+    return Draft("message", event="warning", warning=name, severity=severity)

@@ -1,0 +1,139 @@
+"""Makes one record of the pairs of a line: which are metrics, of which split, or whether it is no report at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from training_exporter.logs import names
+from training_exporter.logs.counters import Counters
+from training_exporter.logs.fields import Pair
+from training_exporter.logs.plan import Draft, Ref
+from training_exporter.model import Split
+
+_VALIDATION = re.compile(
+    r"\b(?:validat(?:e[ds]?|ion|ing)|valid(?:_\w+)?|val(?:[_-]\w+)?|eval(?:[_-]?(?:set|metrics|results|step))?|"
+    r"evaluat(?:e[ds]?|ion|ing)|dev[ _]?set|"
+    r"on dev|held[- ]?out)\b"
+)
+_TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
+_TRAIN = re.compile(r"\b(?:train(?:ing)?(?:_inner)?|train[_ ]step)\b")
+_SUMMARY = re.compile(r"\b(?:average|averaged|summary|stats|mean over|epoch mean|overall|final train)\b")
+_RATE_UNITS = re.compile(
+    r"^(?:[KMGTBP]i?[Bb]?|GF|[num]?s(?:ec|econds)?|ms|min|h|it/s|.*/(?:s|sec|step|it|epoch|gpu).*|[A-Z]i?B)$"
+)
+# Not a quality, but worth to be seen beside the loss.
+_KEPT_AUX = frozenset({"lr", "learning_rate", "base_lr", "grad_norm", "gnorm", "global_grad_norm", "loss_scale"})
+# With a split before them only these count; `eval_steps` and `train_iters` are settings.
+_COUNTED = frozenset({"step", "global_step", "epoch", "iteration"})
+_MAIN_COUNTER = 3  # rank of a counter that counts the run: `step`, `iteration`, not `batch`
+_FEW_LETTERS = 20  # a counter with a word or two beside it
+_ROW = 4  # so many pairs in a row need no `=` to be believed
+
+
+def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = "") -> Draft | None:
+    """The record of a line, or None. `context` are its words besides the pairs, in lower case."""
+    split = _split_of(context, found)
+    report = _Report(found, usable=sum(pair.value is not None for pair in pairs))
+    for pair in pairs:
+        if pair.value is not None:
+            report.add(pair, pair.value)
+    if split in ("val", "test"):
+        report.assign(split)
+    whole = split in ("val", "test") and (found.whole or (found.step_total is not None and not report.measured))
+    if not whole and not report.says_something(leftover):
+        return None
+    return Draft(
+        "record",
+        event="train_summary" if _SUMMARY.search(context) else "",
+        split=split,
+        epoch=found.epoch,
+        epoch_total=found.epoch_total,
+        step=found.step,
+        step_total=found.step_total,
+        plain=_unique(report.groups["plain"]),
+        train=_unique(report.groups["train"]),
+        validation=_unique(report.groups["val"]),
+        test=_unique(report.groups["test"]),
+        averages=tuple(report.averages) if found.bracketed else (),
+        suffix=report.suffix,
+        role="validation" if whole else "plain",
+        partial=report.partial,
+        sure=len(report.groups["plain"]) > 1
+        and all(names.is_evaluation_only(name) for name, _ in report.groups["plain"]),
+    )
+
+
+class _Report:
+    """The pairs of one record, sorted."""
+
+    def __init__(self, found: Counters, usable: int) -> None:
+        self.groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
+        self.averages: list[tuple[str, Ref]] = []
+        self.suffix: Ref | None = None
+        self.partial = False
+        self._found = found
+        self._usable = usable
+        self._quality = 0
+        self._aux = 0
+
+    @property
+    def measured(self) -> bool:
+        return any(self.groups.values())
+
+    def add(self, pair: Pair, value: Ref) -> None:
+        """Take a pair for what its name says."""
+        self.partial |= pair.name.lower().startswith("running ")
+        name, own = names.normalise(pair.name)
+        if name == "position":  # EAGLE prints one line for each, with the same names
+            self.suffix = value
+        elif not name or ((own is None or name in _COUNTED) and self._found.take(name, value)):
+            return
+        elif names.is_aux(name) or _RATE_UNITS.match(pair.unit):
+            self._aux += 1
+            if name in _KEPT_AUX and own != "val" and not pair.rest:
+                self.groups["train" if own == "train" else "plain"].append((name, value))
+        elif not names.is_setting(name) and self._credible(pair, name):
+            self._measure(pair, name, value, own)
+
+    def assign(self, split: Split) -> None:
+        """What no name assigns belongs to the split that the words around it name."""
+        plain = self.groups["plain"]
+        self.groups[split] += [(name, ref) for name, ref in plain if name not in _KEPT_AUX]
+        self.groups["plain"] = []
+
+    def says_something(self, leftover: str) -> bool:
+        """Whether there is a quality, or a step with a value, or a step and hardly anything else."""
+        if self._quality:
+            return True
+        if self._found.step is None or self._found.rank < _MAIN_COUNTER:
+            return False
+        letters = re.sub(r"[\W\d_]", "", leftover)
+        return bool(self.groups["plain"]) or self._aux > 0 or len(letters) <= _FEW_LETTERS
+
+    def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:
+        self._quality += names.is_quality(name)
+        target = self.groups[own or "plain"]
+        target.append((f"{name}_0" if pair.rest else name, value))
+        target.extend((f"{name}_{index}", ref) for index, ref in enumerate(pair.rest, 1))
+        if pair.average is not None:
+            self.averages.append((name, pair.average))
+
+    def _credible(self, pair: Pair, name: str) -> bool:
+        """Whether a pair without `=` or `:` is one, and not two words of prose."""
+        return pair.tight or names.is_quality(name) or (self._usable >= _ROW and pair.words == 1)
+
+
+def _split_of(context: str, found: Counters) -> Split | None:
+    if found.split is not None:
+        return found.split
+    if _VALIDATION.search(context):
+        return "val"
+    if _TRAIN.search(context):
+        return "train"
+    return "test" if _TEST.search(context) else None
+
+
+def _unique(pairs: list[tuple[str, Ref]]) -> tuple[tuple[str, Ref], ...]:
+    """Without repetitions; the first value of a name stays."""
+    return tuple(dict(reversed(pairs)).items())[::-1]

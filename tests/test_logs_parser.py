@@ -1,0 +1,210 @@
+"""The parser as a whole: independence of chunks, robustness, counting, blocks and user patterns."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from training_exporter.logs import LogParser, PatternError
+from training_exporter.logs.split import MAX_PIECE_BYTES
+from training_exporter.model import LogEvent
+
+# pieces from which logs are made that try every path of the parser
+PIECES = (
+    "step 10 | loss 2.5 | lr 3e-4",
+    "{'eval_loss': 1.5, 'epoch': 1.0}",
+    "\r 10%|█         | 10/100 [00:01<00:09, 9it/s]",
+    "Traceback (most recent call last):",
+    '  File "a.py", line 1',
+    "ValueError: no",
+    "***** eval metrics *****",
+    "  eval_acc = 0.5",
+    "[09:00:00] INFO     train/loss=2.0,      t.py:1",
+    " " * 20 + "epoch=0, global_step=5",
+    "[step=5/10,epoch=1]",
+    "    train/loss=1.0",
+    "{'a': 1,",
+    "'b': nan}",
+    "| AP | AP50 | AP75 |",
+    "| 1.0 | 2.0 | 3.0 |",
+    "epoch train_loss  valid_loss  accuracy",
+    "0  1.0  2.0  0.5",
+    "\x1b[31mred\x1b[0m",
+    "\b\b\b",
+    "\r\n",
+    "\n",
+    "\n\n",
+    '{"log":"step 1 loss 2\\n","stream":"stdout","time":"t"}',
+    "2026-01-01T00:00:00.1Z stdout P step 1 | lo",
+    "é",
+    "\x00",
+    "Validation epoch 1/2 started",
+    "Training completed",
+    "TrainingArguments(",
+    "lr=1,",
+    ")",
+    "wandb: x 1",
+    "12:30:01",
+    "[1,3]<stdout>:",
+    "[rank1]: ",
+    "x" * 50,
+    "\U000f0000",
+    "=" * 20,
+    "Validate metric   DataLoader 0",
+    "  val_acc   0.5",
+)
+TEXT = st.lists(st.sampled_from(PIECES) | st.text(max_size=12), max_size=40).map(
+    lambda parts: "".join(part + ("\n" if index % 3 else "") for index, part in enumerate(parts)).encode()
+)
+RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+def events_of(data: bytes, *, cuts: list[int] | None = None, patterns: tuple[str, ...] = ()) -> list[LogEvent]:
+    """All events of a log that comes in the pieces between the cuts."""
+    parser = LogParser(patterns)
+    edges = [0, *sorted(cut for cut in cuts or [] if cut < len(data)), len(data)]
+    found = [e for start, end in pairwise(edges) for e in parser.feed(data[start:end], 1.0)]
+    return [*found, *parser.close()]
+
+
+class TestProperties:
+    @RELAXED
+    @given(TEXT, st.lists(st.integers(0, 2000), max_size=12))
+    def test_any_chunking_gives_the_same_events(self, data: bytes, cuts: list[int]) -> None:
+        """Events do not depend on how the bytes were cut."""
+        assert repr(events_of(data, cuts=cuts)) == repr(events_of(data))  # nan is not equal to itself
+
+    @RELAXED
+    @given(st.binary(max_size=600))
+    def test_no_bytes_make_it_raise(self, data: bytes) -> None:
+        """Whatever a file holds, it is read, and its line feeds are counted."""
+        parser = LogParser()
+        parser.feed(data, 0.0)
+        parser.close()
+        assert parser.lines == data.count(b"\n")
+
+    @RELAXED
+    @given(TEXT)
+    def test_lines_are_line_feeds(self, data: bytes) -> None:
+        """The number of lines is what `wc -l` says."""
+        parser = LogParser()
+        parser.feed(data, 0.0)
+        assert (parser.lines, parser.bytes_read) == (data.count(b"\n"), len(data))
+
+    def test_garbled_lines_of_the_corpus_do_not_raise(self) -> None:
+        """Lines cut, doubled and mixed anywhere are read without an exception."""
+        draw = random.Random(3)  # noqa: S311 - repeatable, not secret
+        text = "\n".join(PIECES)
+        for _ in range(200):
+            cut = draw.randrange(len(text))
+            events_of((text[cut:] + text[:cut] * 2)[draw.randrange(40) :].encode())
+
+
+class TestRedraws:
+    def test_redraws_are_counted_apart_from_lines(self) -> None:
+        """A bar drawn three times over is one line and two redraws."""
+        parser = LogParser()
+        parser.feed(b"\r10%|#   | 1/10\r20%|##  | 2/10\r30%|### | 3/10\n", 0.0)
+        assert (parser.lines, parser.redraws) == (1, 3)
+
+    def test_windows_line_ends_are_no_redraws(self) -> None:
+        """A carriage return before the line feed draws nothing over."""
+        parser = LogParser()
+        parser.feed(b"one\r\ntwo\r\n", 0.0)
+        assert (parser.lines, parser.redraws) == (2, 0)
+
+    def test_bar_gives_its_step_before_the_line_ends(self) -> None:
+        """A bar that never ends its line still moves."""
+        parser = LogParser()
+        parser.feed(b"\rEpoch 0:  10%|#   | 10/100 [00:01<00:09,  9it/s]", 0.0)
+        events = parser.feed(b"\rEpoch 0:  11%|#   | 11/100 [00:01<00:09,  9it/s]", 1.0)
+        assert [(event.event, event.step) for event in events] == [("train_step", 10)]
+
+
+class TestBounds:
+    def test_one_endless_line_is_cut_and_counted(self) -> None:
+        """What is longer than 1 MiB is dropped and counted; the next line is understood."""
+        parser = LogParser()
+        for _ in range(40):
+            parser.feed(b"x" * (1 << 16), 0.0)
+        events = parser.feed(b"\nstep 5 | loss 1.0\n", 0.0)
+        assert parser.dropped_bytes == 40 * (1 << 16) - MAX_PIECE_BYTES
+        assert [event.step for event in events] == [5]
+
+    def test_many_shapes_do_not_grow_without_bound(self) -> None:
+        """A log in which no line is like another keeps a bounded number of shapes."""
+        parser = LogParser()
+        for number in range(6000):
+            parser.feed(f"x{number}y some words\n".encode(), 0.0)
+        assert len(parser._shapes) <= 4096
+
+
+class TestBlocks:
+    def test_wrapped_record_is_one_event_over_its_lines(self) -> None:
+        """A RichHandler record at 80 columns is read as the one record it was."""
+        data = (
+            b"[09:26:53] INFO     val/loss_epoch=9.146,                          trainer.py:576\n"
+            b"                    val/acc_epoch=0.562, epoch=0                                \n"
+        )
+        (event,) = events_of(data)
+        assert (event.line, event.end_line, event.event) == (1, 2, "validation")
+        assert event.metrics == {"loss": 9.146, "acc": 0.562}
+
+    def test_block_is_closed_by_silence(self) -> None:
+        """Nothing follows the last record: after two seconds it is complete."""
+        parser = LogParser()
+        assert parser.feed(b"[09:26:53] INFO     val/loss=9.146, epoch=0    trainer.py:576\n", 10.0) == []
+        assert parser.idle(11.0) == []
+        assert [event.event for event in parser.idle(12.0)] == ["validation"]
+
+    @pytest.mark.parametrize(
+        ("last", "expected"),
+        [
+            ("ValueError: wrong", ("fatal", "failed")),
+            ("KeyboardInterrupt", ("suspect", "cancelled")),
+            ("x.api.SignalException: Process 1 got signal: 15", ("suspect", "cancelled")),
+            ("SystemExit: 0", ("suspect", None)),
+            ("going on with the next batch", ("suspect", None)),
+        ],
+    )
+    def test_traceback_is_judged_by_its_last_line(self, last: str, expected: tuple[str, str | None]) -> None:
+        """An interrupt is a cancellation, an error a failure, and what goes on was caught."""
+        data = f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n{last}\n'.encode()
+        event = next(event for event in events_of(data) if event.warning == "traceback")
+        assert (event.severity, event.outcome) == expected
+
+    def test_tracebacks_of_ranks_that_interleave_are_kept_apart(self) -> None:
+        """Two ranks that fail at once give one traceback each."""
+        data = (
+            b"[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
+            b'[rank0]:   File "a.py"\n[rank1]:   File "a.py"\n[rank1]: KeyboardInterrupt\n[rank0]: ValueError: no\n'
+        )
+        verdicts = {e.rank: e.outcome for e in events_of(data) if e.warning == "traceback"}
+        assert verdicts == {0: "failed", 1: "cancelled"}
+
+
+class TestUserPatterns:
+    def test_pattern_gives_a_metric(self) -> None:
+        """A pattern of the configuration names a metric that nothing else would find."""
+        (event,) = events_of(b"my metric BLEURT = 0.71\n", patterns=(r"^my metric (?P<name>\w+) = (?P<value>\S+)$",))
+        assert (event.split, event.metrics) == ("val", {"bleurt": 0.71})
+
+    @pytest.mark.parametrize(
+        "pattern",
+        [r"(?P<name>(\w+)+) (?P<value>\d)", r"((?P<name>a*)*)(?P<value>b)", r"(?P<name>x)(?P<value>(?:\d+,?)*)"],
+    )
+    def test_repetition_inside_repetition_is_refused(self, pattern: str) -> None:
+        """Such a pattern could take for ever; the error names it."""
+        with pytest.raises(PatternError, match="repetition") as error:
+            LogParser((pattern,))
+        assert repr(pattern) in str(error.value)
+
+    @pytest.mark.parametrize("pattern", ["(", r"loss (?P<value>\d+)", "(?P<name>a)"])
+    def test_broken_pattern_is_refused(self, pattern: str) -> None:
+        """No pattern at all, or one without the groups `name` and `value`."""
+        with pytest.raises(PatternError):
+            LogParser((pattern,))
