@@ -229,7 +229,8 @@ class LogProgress:
             return  # an end; and of a result without a begin nobody knows when that validation began
         if kind == "val_progress" and event.step is not None and event.step == event.step_total:
             return  # the last redraw of a bar often comes after the end
-        if (changed or kind in BEGINS) and event.phase in ANNOUNCED:
+        begins = kind in BEGINS and event.phase != "train"  # a save beside the training begins nothing
+        if (changed or begins) and event.phase in ANNOUNCED:
             phases.append(ANNOUNCED[event.phase])
 
     def _take_metrics(self, event: LogEvent) -> None:
