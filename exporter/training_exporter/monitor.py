@@ -8,11 +8,12 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from training_exporter.logs import RunLogs
 from training_exporter.model import Health, LogBatch, Observation, Report, SourceName
-from training_exporter.runs.discovery import interesting
+from training_exporter.runs.discovery import environment_keys, interesting
 from training_exporter.runs.node import Node
 from training_exporter.runs.view import NodeView
 from training_exporter.sources.checkpoints import CheckpointSource
@@ -103,7 +104,12 @@ class Monitor:
         self._view = self._node.observe(Observation(clock.now(), clock.wall_shift()))
 
         self._gpu = GpuSource(NvmlDriver(), clock)
-        self._process_source = ProcessSource(clock, procfs=str(options.procfs), interesting=interesting)
+        self._process_source = ProcessSource(
+            clock,
+            procfs=str(options.procfs),
+            interesting=partial(interesting, config=config),
+            environment_keys=environment_keys(config),
+        )
         self._tail = TailSource(clock, wake=self._wake_logs)
         self._reader = LogReader(self._tail, RunLogs(_patterns(config)), clock)
         self._checkpoint_source = CheckpointSource(clock)
@@ -172,6 +178,7 @@ class Monitor:
         """Take over a checked configuration."""
         with self._lock:
             self._node.reconfigure(config)
+        self._process_source.reconfigure(partial(interesting, config=config), environment_keys(config))
         self._reader.replace(RunLogs(_patterns(config)))
 
     def tick(self) -> None:
