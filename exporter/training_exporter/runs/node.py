@@ -60,7 +60,7 @@ class Node:
     def reconfigure(self, config: Config) -> None:
         """Take another configuration from the next observation on; nothing that was learnt is lost."""
         self._config = config
-        self._discovery = Discovery(config, self._host)
+        self._discovery.reconfigure(config)
         self._configured: dict[str, RunConfig] = {run.name: run for run in config.runs}
         for name, run in self._runs.items():
             run.config = self._configured.get(name)

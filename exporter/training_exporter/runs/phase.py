@@ -137,7 +137,7 @@ class PhaseClock:
         self._inferred = False
 
     def _leave_start(self, facts: PhaseFacts, worked: float) -> None:
-        elapsed = facts.now - (self.start_seconds or facts.now)
+        elapsed = 0.0 if self.start_seconds is None else facts.now - self.start_seconds
         # GPUs that are watched and never worked: still starting, as long as a start may go on with host work
         limit = PROGRESS_STARTING_SECONDS if facts.gpu_known else facts.start_budget_seconds
         if worked >= WORKED_SECONDS or elapsed >= max(limit, facts.start_budget_seconds):

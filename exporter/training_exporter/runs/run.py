@@ -104,8 +104,7 @@ class Run:
         self.discovered, self.present = found, True
         self.provisional = found.provisional
         self.gave.add("processes")
-        if self.watched_since is None:
-            self.watched_since = time_seconds
+        self._watch(time_seconds)
         replaced = self.workers.observe(found, time_seconds)
         if replaced:
             self._restart()
@@ -131,7 +130,7 @@ class Run:
         self.logbook.observe(batch)
         if self.logbook.seen:
             self.gave.add("logs")
-            self.watched_since = self.watched_since or batch.time_seconds
+            self._watch(batch.time_seconds)
         was_training = self.phase.name == "training"
         moves = self.progress.observe(batch)
         now = batch.time_seconds
@@ -232,6 +231,10 @@ class Run:
         self.learner.spoil()
         if self.stalled_since is None:
             self.stalled_since, self.stall_cause = now, cause
+
+    def _watch(self, time_seconds: float) -> None:
+        if self.watched_since is None:
+            self.watched_since = time_seconds
 
     def _restart(self) -> None:
         """Another worker set, perhaps of another launcher: what was learnt and how it ended is of the one before."""

@@ -27,6 +27,11 @@ class _Rank:
     missing_since: float | None = None  # dead, zombie or gone
     cpu_seconds: float | None = None
 
+    def lose(self, time_seconds: float) -> None:
+        """It is missing now; the moment when that began stays."""
+        if self.missing_since is None:
+            self.missing_since = time_seconds
+
 
 @dataclass(slots=True)
 class _Unbroken:
@@ -75,7 +80,7 @@ class WorkerSet:
         self._unbroken = {}
         for rank in self._ranks.values():
             rank.process = None
-            rank.missing_since = rank.missing_since or time_seconds
+            rank.lose(time_seconds)
 
     def down(self) -> list[_Rank]:
         """Ranks that were dead, zombie or gone for a minute under a living launcher."""
@@ -171,13 +176,13 @@ class WorkerSet:
             if rank.process.cpu_seconds is not None:
                 entry.cpu_seconds = rank.process.cpu_seconds
             if rank.process.state == "zombie":
-                entry.missing_since = entry.missing_since or time_seconds
+                entry.lose(time_seconds)
             else:
                 entry.missing_since = None
         for number, entry in self._ranks.items():
             if number not in found:
                 entry.process = None
-                entry.missing_since = entry.missing_since or time_seconds
+                entry.lose(time_seconds)
 
     def _note_starts(self, run: DiscoveredRun, launcher: ProcessRecord | None) -> None:
         starts = [rank.process.start_seconds for rank in run.ranks]
