@@ -1,0 +1,1 @@
+"""The dashboards as code: house style, queries, and one module per dashboard."""
