@@ -75,6 +75,15 @@ class TestExitCode:
         view = replace(EMPTY, health={"processes": Health(success=False, error="denied")})
         assert exit_code(found(view)) == CANNOT_TELL
 
+    def test_unseen_run(self, rich_view: NodeView) -> None:
+        """A run that shows neither log nor GPU nor checkpoint, as to an unprivileged user, cannot be judged."""
+        absent = dict.fromkeys(("gpu", "logs", "checkpoints"), True)
+        run = replace(rich_view.runs[0], verdict=Verdict("starting", 20), absent=absent, blind={})
+        healthy = {"processes": Health(success=True)}
+        assert exit_code(found(replace(rich_view, runs=(run,), health=healthy))) == CANNOT_TELL
+        seen = replace(run, absent={**absent, "logs": False})
+        assert exit_code(found(replace(rich_view, runs=(seen,), health=healthy))) == FINE
+
 
 class TestRender:
     def test_block(self, rich_view: NodeView, monkeypatch: pytest.MonkeyPatch) -> None:
