@@ -37,8 +37,9 @@ class Node:
     """All runs and GPUs of one node. Call `observe` about once a second; everything else reads what it left."""
 
     def __init__(self, config: Config, host: str, memory: Mapping[str, Any] | None = None) -> None:
-        self._host = host
+        self._discovery = Discovery(config, host)
         self._recollection = Recollection(memory)
+        self._discovery = Discovery(config, host)
         self._gpus: dict[str, GpuTracker] = {}
         self._runs: dict[str, Run] = {}
         self._occupants = Occupants()
