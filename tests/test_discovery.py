@@ -65,6 +65,13 @@ class TestLaunchers:
         assert (waiting.ranks, waiting.workers_expected) == ((), 2)
         assert waiting.name == started.name
 
+    def test_a_launcher_that_may_have_more_nodes(self) -> None:
+        """Accelerate may know of other nodes from a file: until a rank tells, its name would be a guess."""
+        launcher = process(100, 1, "python3 /usr/bin/accelerate launch train.py", name="pt_elastic")
+        told = process(100, 1, "python3 /usr/bin/accelerate launch --num_machines 2 train.py", name="pt_elastic")
+        assert _discover(table(launcher)) == []
+        assert len(_discover(table(told))) == 1
+
     def test_one_plain_child_of_accelerate(self) -> None:
         """`accelerate launch --cpu` starts one child that is told no rank."""
         launcher = process(100, 1, "python3 /usr/bin/accelerate launch --cpu train.py", name="accelerate")
@@ -463,6 +470,22 @@ class TestConfigured:
         run = next(run for run in runs if run.name == "nightly")
         assert (_numbers(run), run.launcher, run.provisional) == ([(0, 0, 100)], "process", False)
 
+    def test_matching_more_than_the_run(self) -> None:
+        """Shells, pipes and editors that have the script's name in their command make no second run."""
+        shell = process(90, 1, "bash -c 'torchrun scripts/train.py | tee x.log'")
+        launcher = torchrun(arguments="scripts/train.py", parent_pid=90)
+        editor = process(80, 1, "vim scripts/train.py")
+        found = table(shell, launcher, ranks_below(launcher, 2), editor)
+        runs = _discover(found, configuration=Config(runs=(RunConfig("eagle3", Match(cmdline=r"scripts/train\.py")),)))
+        assert [(run.name, run.launcher) for run in runs] == [("eagle3", "torchrun")]
+
+    def test_matching_a_program_behind_a_shell(self) -> None:
+        """Where only the shell matches, what it runs is the run."""
+        shell = process(90, 1, "bash fit.sh")
+        found = table(shell, process(91, 90, "julia fit.jl"))
+        (run,) = _discover(found, configuration=Config(runs=(RunConfig("fit", Match(cmdline=r"fit\.sh")),)))
+        assert _numbers(run) == [(0, 0, 91)]
+
     def test_ignored(self) -> None:
         """What is to be ignored is no run, whichever of its processes matches."""
         ignoring = Config(discovery=config.Discovery(ignore=(Match(cmdline="-u train"),)))
@@ -475,6 +498,16 @@ class TestConfigured:
         launcher, other = torchrun(100), torchrun(500, "other.py")
         runs = _discover(table(launcher, other), configuration=off)
         assert [run.name for run in runs if run.launcher] == ["eagle3"]
+
+    def test_reload(self) -> None:
+        """Another configuration renames the run and forgets nothing about its processes."""
+        discovery = Discovery(Config(), "node7")
+        launcher = torchrun()
+        found = table(launcher, ranks_below(launcher, 2))
+        discovery.discover(found, (gpu(0, 110), gpu(1, 120)))
+        discovery.reconfigure(self.CONFIGURED)
+        run = next(run for run in discovery.discover(found, (gpu(0), gpu(1))) if run.launcher)
+        assert (run.name, run.gpus) == ("eagle3", {0: "0", 1: "1"})
 
     def test_keys_to_read(self) -> None:
         """The process source is told which keys of environments matter."""

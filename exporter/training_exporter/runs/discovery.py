@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
 
@@ -60,6 +61,10 @@ class Discovery:
         self._places: dict[str, CheckpointPlaces] = {}
         self._sizes: dict[tuple[int, int], int] = {}
 
+    def reconfigure(self, config: Config) -> None:
+        """Take another configuration from the next call on; what is known of the processes stays."""
+        self._config = config
+
     def discover(self, table: ProcessTable, gpus: Sequence[GpuSample]) -> tuple[DiscoveredRun, ...]:
         """The runs at this moment, sorted by name. `gpus` holds the newest sample of each device, or nothing."""
         tree = Tree(table.processes)
@@ -67,21 +72,28 @@ class Discovery:
         grouper = Grouper(tree, devices.holders.keys(), self._memories, self._names.held)
         groups = [group for group in self._grouped(grouper) if self._wanted(group)]
         named = self._named(groups)
-        runs = [self._describe(name, group, tree, devices, _boundaries(groups)) for name, group in named]
+        boundaries = frozenset(record.pid for group in groups for record in _heads(group))
+        runs = [self._describe(name, group, tree, devices, boundaries) for name, group in named]
         self._remember(named, table)
         present = {run.name for run in runs}
         runs += [_without_processes(run) for run in self._config.runs if _is_due(run) and run.name not in present]
         return tuple(sorted(runs, key=lambda run: run.name))
 
     def _grouped(self, grouper: Grouper) -> list[Group]:
-        grouper.run()
-        grouper.by_match(lambda record: self._configured(record) is not None)
+        found = grouper.run()
+        missing = {run.name for run in self._config.runs} - {
+            run.name for group in found if (run := self._configuration(group)) is not None
+        }
+        for name in sorted(missing):
+            grouper.by_match(partial(self._is_for, name))
         return grouper.groups
 
     def _wanted(self, group: Group) -> bool:
         heads = _heads(group)
         if all(record.command is None for record in heads):
-            return False  # not read yet (in D state, or newer than the listing): a name now would be another one later
+            return False  # not read yet, in D state: a name now would be another one later
+        if not GroupFacts(group, self._host).settled:
+            return False
         if any(_fits(match, record) for match in self._config.discovery.ignore for record in heads):
             return False
         return self._config.discovery.enabled or self._configuration(group) is not None
@@ -89,6 +101,10 @@ class Discovery:
     def _configured(self, record: ProcessRecord) -> RunConfig | None:
         runs = self._config.runs
         return next((run for run in runs if run.match is not None and _fits(run.match, record)), None)
+
+    def _is_for(self, name: str, record: ProcessRecord) -> bool:
+        run = self._configured(record)
+        return run is not None and run.name == name
 
     def _configuration(self, group: Group) -> RunConfig | None:
         return next((run for record in _heads(group) if (run := self._configured(record)) is not None), None)
@@ -275,11 +291,6 @@ def _heads(group: Group) -> list[ProcessRecord]:
     """The processes that speak for the group: launcher and ranks."""
     launcher = [group.launcher] if group.launcher is not None else []
     return launcher + [rank.process for rank in group.ranks]
-
-
-def _boundaries(groups: list[Group]) -> frozenset[int]:
-    """Where the family of one rank or group ends and another's begins."""
-    return frozenset(record.pid for group in groups for record in _heads(group))
 
 
 def _error_files(ranks: Iterable[Rank]) -> tuple[str, ...]:

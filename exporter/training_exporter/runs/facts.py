@@ -62,6 +62,15 @@ class GroupFacts:
         return nodes > 1 if nodes is not None else self._spans_ranks()
 
     @property
+    def settled(self) -> bool:
+        """Whether the name is certain: how many nodes there are stands in the command, or is torchrun's default of 1.
+
+        For accelerate and deepspeed it may stand in a file, and only their ranks tell.
+        """
+        told = self.launch.option("nnodes", "num_machines", "num_nodes", "world_info")
+        return bool(self._group.ranks) or self._group.kind == "torchrun" or told is not None
+
+    @property
     def workers_expected(self) -> int | None:
         """Ranks that this node should have; None where nobody says."""
         number = self._rank_number(*roles.LOCAL_SIZE_KEYS)

@@ -264,10 +264,20 @@ class Grouper:
                 self.claim(Group("python", None, [Rank(0, 0, self._root(record))], provisional=True))
 
     def by_match(self, fits: Callable[[ProcessRecord], bool]) -> None:
-        """What no rule took and `fits` wants: each uppermost process is a run of its own."""
-        for record in self._free():
-            if record.pid not in self._claimed and fits(record):
-                self.claim(Group("python" if roles.is_python(record) else "process", None, [Rank(0, 0, record)]))
+        """What no rule took and `fits` wants: each uppermost process is a run of its own.
+
+        A Python program goes before whatever else has its name in the command (a shell, an editor), and nothing
+        counts that only leads to a run which was found by its launcher.
+        """
+        wanted = [record for record in self._free() if fits(record) and not self._leads_to(record, self._claimed)]
+        programs = [record for record in wanted if not roles.is_wrapper(record)] or self._inside(wanted)
+        for record in [record for record in programs if roles.is_python(record)] or programs:
+            if record.pid not in self._claimed:
+                kind = "python" if roles.is_python(record) else "process"
+                self.claim(Group(kind, None, [Rank(0, 0, record)]))
+
+    def _inside(self, wrappers: list[ProcessRecord]) -> list[ProcessRecord]:
+        return [next(self._tree.started(record), record) for record in wrappers]
 
     def _root(self, record: ProcessRecord) -> ProcessRecord:
         """The uppermost interpreter above in the same session and control group that is free: the program itself."""
