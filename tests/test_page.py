@@ -125,6 +125,26 @@ class TestRender:
         assert 'class="calm" style="width:75.00%"' in text
         assert 'class="bad" style="width:25.00%"' in text
 
+    def test_curves(self, rich_view: NodeView) -> None:
+        """What the GPUs and the log did over the past is drawn, with its numbers in words."""
+        history = History()
+        run = rich_view.runs[0]
+        assert run.log is not None
+        for second, lines, working in ((0, 0, 0.0), (30, 30, 30.0), (60, 45, 45.0)):
+            log = replace(run.log, lines_total=lines)
+            history.add(
+                replace(
+                    rich_view,
+                    time_seconds=rich_view.time_seconds + second,
+                    runs=(replace(run, log=log),),
+                    gpus=tuple(replace(gpu, working_seconds_total=working) for gpu in rich_view.gpus),
+                )
+            )
+        text = html(rich_view, history=history)
+        assert "GPUs working: 50 %, at most 100 %" in text
+        assert "Log lines a minute: 30, at most 60" in text
+        assert '<rect x="50.00" y="50.0" width="50.00" height="50.0"/>' in text
+
 
 class TestDocument:
     def test_is_json(self, rich_view: NodeView) -> None:

@@ -12,7 +12,7 @@ STEP_SECONDS = 10.0
 KEPT_MOMENTS = 360  # an hour at the default step
 MOST_RUNS = 64
 RATE_SECONDS = 60.0
-LONGEST_GAP_SECONDS = 300.0  # between two moments; past it the machine slept, and a mean says nothing
+LONGEST_GAP_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,22 @@ class History:
             return Rates()
         last = kept[-1]
         recent = [moment for moment in kept[:-1] if last.time_seconds - moment.time_seconds <= RATE_SECONDS]
-        first = recent[0] if recent else kept[-2]
-        seconds = last.time_seconds - first.time_seconds
-        if not 0 < seconds <= LONGEST_GAP_SECONDS:
-            return Rates()
-        working = _rate(first.working_seconds, last.working_seconds, seconds * max(1, last.gpu_count))
-        return Rates(
-            lines_per_second=_rate(first.lines, last.lines, seconds),
-            read_bytes_per_second=_rate(first.read_bytes, last.read_bytes, seconds),
-            written_bytes_per_second=_rate(first.written_bytes, last.written_bytes, seconds),
-            cpu_cores=_rate(first.cpu_seconds, last.cpu_seconds, seconds),
-            gpu_working_ratio=None if working is None else min(1.0, working),
-        )
+        return between(recent[0] if recent else kept[-2], last)
+
+
+def between(first: Moment, last: Moment) -> Rates:
+    """What a run did per second from one moment to another; nothing over a gap in which the machine slept."""
+    seconds = last.time_seconds - first.time_seconds
+    if not 0 < seconds <= LONGEST_GAP_SECONDS:
+        return Rates()
+    working = _rate(first.working_seconds, last.working_seconds, seconds * max(1, last.gpu_count))
+    return Rates(
+        lines_per_second=_rate(first.lines, last.lines, seconds),
+        read_bytes_per_second=_rate(first.read_bytes, last.read_bytes, seconds),
+        written_bytes_per_second=_rate(first.written_bytes, last.written_bytes, seconds),
+        cpu_cores=_rate(first.cpu_seconds, last.cpu_seconds, seconds),
+        gpu_working_ratio=None if working is None else min(1.0, working),
+    )
 
 
 def _moment(run: RunView, now_seconds: float, working: Mapping[str, float | None]) -> Moment:

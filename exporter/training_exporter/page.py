@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -31,6 +32,15 @@ LOOKED_FOR = (
     "processes that hold a GPU",
     "the runs named in the configuration file",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Bars (left, width, height) in percent of the drawing; `most` is the value of the highest."""
+
+    bars: list[tuple[float, float, float]]
+    most: float
+    last: float
 
 
 def render(document: Document, *, telemetry_path: str, collectors: Iterable[str], refreshing: bool = True) -> str:
@@ -69,6 +79,18 @@ def bands(history: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
     ]
 
 
+def curve(history: list[dict[str, Any]], key: str) -> Curve | None:
+    """The values of one key over the history as bars; None where there is nothing to show."""
+    known = [(moment["time"], moment[key]) for moment in history if moment[key] is not None]
+    if len(known) < 2:
+        return None
+    most = max(value for _, value in known)
+    first, whole = history[0]["time"], history[-1]["time"] - history[0]["time"]
+    width = 100 / max(1, len(history) - 1)
+    bars = [(100 * (time - first) / whole - width, width, 100 * value / (most or 1)) for time, value in known]
+    return Curve(bars, most, known[-1][1])
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("training_exporter"),
@@ -84,6 +106,7 @@ def _environment() -> jinja2.Environment:
         "tone": tone,
         "clock_time": clock_time,
         "bands": bands,
+        "curve": curve,
     }
     return environment
 

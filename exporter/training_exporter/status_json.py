@@ -8,7 +8,7 @@ from typing import Any
 
 from training_exporter import __version__, advice, redact
 from training_exporter.evidence import Witness, expectation, page_time_seconds, risk, witnesses
-from training_exporter.history import History, Moment
+from training_exporter.history import History, Moment, between
 from training_exporter.model import Health
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView, Verdict
 
@@ -96,7 +96,7 @@ def _run(run: RunView, view: NodeView, history: History, *, private: bool) -> Do
             "cpu_cores": rates.cpu_cores,
             "gpu_working_ratio": rates.gpu_working_ratio,
         },
-        "history": [_moment(moment, view) for moment in history.moments(run.name)],
+        "history": _history(history.moments(run.name), view),
     }
 
 
@@ -104,8 +104,18 @@ def _witness(found: Witness) -> Document:
     return {"witness": found.name, "text": found.text, "age_seconds": found.age_seconds}
 
 
-def _moment(moment: Moment, view: NodeView) -> Document:
-    return {"time": _wall(moment.time_seconds, view), "state": moment.state}
+def _history(moments: tuple[Moment, ...], view: NodeView) -> list[Document]:
+    return [_moment(before, moment, view) for before, moment in zip(moments[:1] + moments, moments, strict=False)]
+
+
+def _moment(before: Moment, moment: Moment, view: NodeView) -> Document:
+    rates = between(before, moment)
+    return {
+        "time": _wall(moment.time_seconds, view),
+        "state": moment.state,
+        "gpu_working_ratio": rates.gpu_working_ratio,
+        "lines_per_second": rates.lines_per_second,
+    }
 
 
 def _verdict(verdict: Verdict, view: NodeView) -> Document:
