@@ -59,12 +59,12 @@ def start_job(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Job]
 
 @pytest.fixture
 def start_exporter(tmp_path: Path, gpus: GpuScript, stack: contextlib.ExitStack) -> Callable[..., Exporter]:
-    """Start the exporter on the fake GPUs; with `run` its budgets are short and it has that name."""
+    """Start the exporter on the fake GPUs; with a `job` its budgets are short and it is called `run`."""
 
-    def start(run: str | None = None, *, trainer: str = "train\\.py") -> Exporter:
+    def start(job: Job | None = None, *, run: str = "e2e") -> Exporter:
         arguments = []
-        if run:
-            config = {"runs": [{"name": run, "match": {"cmdline": trainer}, "budgets": BUDGETS}]}
+        if job:
+            config = {"runs": [{"name": run, "match": {"cmdline": job.script.stem}, "budgets": BUDGETS}]}
             (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
             arguments = [f"--config.file={tmp_path / 'config.yml'}"]
         exporter = Exporter(tmp_path, *arguments, env=gpus.environment())

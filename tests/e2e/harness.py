@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,12 +110,15 @@ class Job(Program):
         for number in range(1866):
             (self.data / f"{number:04d}.bin").write_bytes(os.urandom(1024) * 32)
         os.mkfifo(self.control / "fifo")
+        # a name of its own, so that other jobs on this machine are not mistaken for it
+        self.script = folder / f"train_{secrets.token_hex(4)}.py"
+        shutil.copy(TRAINER, self.script)
         super().__init__(
             [
                 str(Path(sys.executable).with_name("torchrun")),
                 "--nproc-per-node=2",
                 f"--master-port={free_port()}",
-                str(TRAINER),
+                self.script.name,
                 *("--data", "data"),
                 *("--save-path", "output"),
                 *("--control", "control"),
@@ -139,6 +143,18 @@ class Job(Program):
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return []
         return [found["0"], found["1"]] if len(found) == 2 else []
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody of the job runs meanwhile, so that its files are at rest."""
+        members = [psutil.Process(self.pid), *self.ranks()]
+        for member in members:
+            member.suspend()
+        try:
+            yield
+        finally:
+            for member in members:
+                member.resume()
 
     def wait_for_line(self, text: str, *, seconds: float = 60, after: int = 0) -> None:
         wait_until(f"the log says {text!r}", lambda: text in self.text()[after:], seconds=seconds)
@@ -243,6 +259,12 @@ class Exporter(Program):
         assert len(found) <= 1, f"{name}{labels} is not one series: {found}"
         return found[0] if found else None
 
+    def run_of(self, job: Job) -> str | None:
+        """The name under which the job was found."""
+        names = [labels["run"] for labels in self.labels("training_run_info") if labels["script"] == job.script.name]
+        assert len(names) <= 1, f"the job is not one run: {names}"
+        return names[0] if names else None
+
     def labels(self, name: str) -> list[dict[str, str]]:
         return [dict(have) for (metric, have) in self.samples() if metric == name]
 
@@ -318,9 +340,9 @@ class Prometheus(Program):
         )
         return [row["metric"] for row in self.query(f"ALERTS{{{matchers}}}")]
 
-    def fired_above_info(self, seconds: float) -> set[str]:
-        """Names of the critical and warning alerts that fired at any time in the last seconds."""
+    def fired_above_info(self, run: str) -> set[str]:
+        """Names of the critical and warning alerts of a run that ever fired here."""
         rows = self.query(
-            f'max_over_time(ALERTS{{alertstate="firing", severity=~"critical|warning"}}[{int(seconds)}s]) == 1'
+            f'max_over_time(ALERTS{{alertstate="firing", severity=~"critical|warning", run="{run}"}}[1h]) == 1'
         )
         return {row["metric"]["alertname"] for row in rows}

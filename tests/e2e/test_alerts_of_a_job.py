@@ -20,7 +20,7 @@ RUN = "eagle3-e2e"
 @pytest.fixture
 def exporter(training: Job, start_exporter: Callable[..., Exporter]) -> Exporter:
     """The exporter, once it sees the job train."""
-    exporter = start_exporter(RUN)
+    exporter = start_exporter(training, run=RUN)
     wait_until("the run trains", lambda: exporter.value("training_run_state_code", run=RUN) == 30, seconds=40)
     assert training.ranks()
     return exporter
@@ -39,7 +39,9 @@ def prometheus(exporter: Exporter, start_prometheus: Callable[..., Prometheus]) 
 def phase(exporter: Exporter) -> str | None:
     """The phase whose series is 1."""
     active = [
-        labels["phase"] for labels in exporter.labels("training_phase") if exporter.value("training_phase", **labels)
+        dict(labels)["phase"]
+        for (name, labels), value in exporter.samples().items()
+        if name == "training_phase" and ("run", RUN) in labels and value == 1
     ]
     assert len(active) <= 1
     return active[0] if active else None
@@ -75,7 +77,7 @@ class TestHealthy:
         gpus.play("train")
         training.wait_for_line("global_step", after=len(training.text()))
         prometheus.wait_for_evaluations(5)
-        assert set() == prometheus.fired_above_info(600)
+        assert set() == prometheus.fired_above_info(RUN)
 
 
 class TestStalls:
@@ -120,7 +122,9 @@ class TestEnds:
         training.process.wait(30)
         assert "ChildFailedError" in training.text()
         wait_until(
-            "the outcome is failed", lambda: exporter.value("training_run_outcome", outcome="failed") == 1, seconds=20
+            "the outcome is failed",
+            lambda: exporter.value("training_run_outcome", run=RUN, outcome="failed") == 1,
+            seconds=20,
         )
         wait_until("TrainingRunFailed fires", lambda: prometheus.firing("TrainingRunFailed", run=RUN), seconds=60)
 
@@ -133,12 +137,12 @@ class TestEnds:
         gpus.play("off")
         wait_until(
             "the outcome is finished",
-            lambda: exporter.value("training_run_outcome", outcome="finished") == 1,
+            lambda: exporter.value("training_run_outcome", run=RUN, outcome="finished") == 1,
             seconds=20,
         )
         prometheus.wait_for_evaluations(40)  # long enough for every scaled `for` to pass
         assert exporter.value("training_run_state_code", run=RUN) == 10
-        assert set() == prometheus.fired_above_info(600)
+        assert set() == prometheus.fired_above_info(RUN)
         assert prometheus.firing("TrainingRunEnded") == []
 
     def test_interrupted_launcher_is_a_cancellation(
@@ -150,9 +154,9 @@ class TestEnds:
         gpus.play("off")
         wait_until(
             "the outcome is cancelled",
-            lambda: exporter.value("training_run_outcome", outcome="cancelled") == 1,
+            lambda: exporter.value("training_run_outcome", run=RUN, outcome="cancelled") == 1,
             seconds=20,
         )
         wait_until("TrainingRunEnded fires", lambda: prometheus.firing("TrainingRunEnded", run=RUN), seconds=60)
         prometheus.wait_for_evaluations(20)
-        assert set() == prometheus.fired_above_info(600)
+        assert set() == prometheus.fired_above_info(RUN)

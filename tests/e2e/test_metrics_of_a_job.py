@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable
 
@@ -24,93 +23,92 @@ class TestWithoutConfiguration:
         """Processes, log lines, step, checkpoint and validation result of a running job are right within 15 s."""
         exporter = start_exporter()
         started = time.monotonic()
+        run = wait_until("the job is found", lambda: exporter.run_of(training), seconds=15)
         wait_until(
             "launcher and workers are counted",
             lambda: (
-                exporter.value("training_run_processes", role="launcher") == 1
-                and exporter.value("training_run_processes", role="worker") == 2
+                exporter.value("training_run_processes", run=run, role="launcher") == 1
+                and exporter.value("training_run_processes", run=run, role="worker") == 2
             ),
             seconds=15,
         )
-        wait_until("a step is seen", lambda: exporter.value("training_step"), seconds=15)
+        wait_until("a step is seen", lambda: exporter.value("training_step", run=run), seconds=15)
         assert time.monotonic() - started < 15
 
         training.wait_for_line("Validation epoch 2/")
         training.wait_for_line("val/loss_epoch", after=training.text().index("Validation epoch 2/"))
-        self.expect_log_line_count(exporter, training)
-        self.expect_step(exporter, training)
-        self.expect_checkpoint(exporter, training)
-        self.expect_validation(exporter, training)
+        self.expect_log_line_count(exporter, run, training)
+        self.expect_step(exporter, run, training)
+        self.expect_checkpoint(exporter, run, training)
+        self.expect_validation(exporter, run, training)
 
-    def expect_log_line_count(self, exporter: Exporter, job: Job) -> None:
-        """The counter grows by exactly as many lines as the file."""
-        # between two looks at the file around one scrape, so that a line written meanwhile does not matter
-        begin_low = job.text().count("\n")
-        first = exporter.value("training_log_lines_total") or 0
-        begin_high = job.text().count("\n")
+    def expect_log_line_count(self, exporter: Exporter, run: str, job: Job) -> None:
+        """Between two moments at which the job is held, the counter grows by exactly as many lines as the file."""
+        with job.held():
+            first_file, first_counter = self.settled(exporter, run, job)
         job.wait_for_line("Training epoch", after=len(job.text()))
-        job.process.send_signal(signal.SIGSTOP)
-        for rank in job.ranks():
-            rank.suspend()
-        try:
-            end = job.text().count("\n")
-            grown = wait_until(
-                "the counter reaches the file",
-                lambda: (
-                    (exporter.value("training_log_lines_total") or 0) - first
-                    if exporter.value("training_log_unread_bytes") == 0
-                    else None
-                ),
-                seconds=10,
-            )
-            # the exporter may be up to a read behind at the first scrape
-            assert end - begin_high <= grown
-            total = exporter.value("training_log_lines_total")
-            assert exporter.value("training_log_lines_total") == total
-            assert grown <= end - begin_low + 40
-        finally:
-            for rank in job.ranks():
-                rank.resume()
-            job.process.send_signal(signal.SIGCONT)
+        with job.held():
+            last_file, last_counter = self.settled(exporter, run, job)
+        assert last_file - first_file == last_counter - first_counter
+        assert last_file - first_file > 10
 
-    def expect_step(self, exporter: Exporter, job: Job) -> None:
+    def settled(self, exporter: Exporter, run: str, job: Job) -> tuple[int, float]:
+        """Lines in the file, which is at rest, and the counter once everything was read."""
+        time_read = exporter.value("training_exporter_time_seconds") or 0.0
+
+        def counter() -> float | None:
+            if (exporter.value("training_exporter_time_seconds") or 0.0) < time_read + 3:
+                return None
+            unread = exporter.value("training_log_unread_bytes", run=run)
+            return exporter.value("training_log_lines_total", run=run) if unread == 0 else None
+
+        return job.text().count("\n"), wait_until("the log is read", counter, seconds=15)
+
+    def expect_step(self, exporter: Exporter, run: str, job: Job) -> None:
         wait_until(
             "the step follows the log",
-            lambda: exporter.value("training_step") == float(printed(job, r"global_step=(\d+)")[-1]),
+            lambda: exporter.value("training_step", run=run) == float(printed(job, r"global_step=(\d+)")[-1]),
             seconds=15,
         )
 
-    def expect_checkpoint(self, exporter: Exporter, job: Job) -> None:
+    def expect_checkpoint(self, exporter: Exporter, run: str, job: Job) -> None:
         def newest() -> float:
             return max(marker.stat().st_mtime for marker in job.checkpoints.glob("*/training_state.json"))
 
         wait_until(
             "the checkpoint's time is the newest marker's mtime",
             lambda: (
-                (exporter.value("training_checkpoint_last_timestamp_seconds") or 0) == pytest.approx(newest(), abs=0.01)
+                newest()
+                == pytest.approx(exporter.value("training_checkpoint_last_timestamp_seconds", run=run) or 0, abs=0.01)
             ),
             seconds=20,
         )
-        assert (exporter.value("training_checkpoints") or 0) >= 2
+        assert (exporter.value("training_checkpoints", run=run) or 0) >= 2
 
-    def expect_validation(self, exporter: Exporter, job: Job) -> None:
+    def expect_validation(self, exporter: Exporter, run: str, job: Job) -> None:
         wait_until(
             "the validation metric is the printed number",
             lambda: (
-                exporter.value("training_metric_value", split="validation", metric="full_acc_0")
+                exporter.value("training_metric_value", run=run, split="validation", metric="full_acc_0")
                 == float(printed(job, r"val/full_acc_0_epoch=([\d.]+)")[-1])
             ),
             seconds=15,
         )
 
-    @pytest.mark.usefixtures("training")
-    def test_gpus_belong_to_the_run(self, gpus: GpuScript, start_exporter: Callable[..., Exporter]) -> None:
+    def test_gpus_belong_to_the_run(
+        self, training: Job, gpus: GpuScript, start_exporter: Callable[..., Exporter]
+    ) -> None:
         """Each rank's GPU is found by its PID and its work is counted."""
         exporter = start_exporter()
+        run = wait_until("the job is found", lambda: exporter.run_of(training), seconds=15)
+
+        def gpus_of(name: str) -> set[str]:
+            return {labels["gpu"] for labels in exporter.labels(name) if labels["run"] == run}
+
         wait_until(
-            "both GPUs are joined to the run", lambda: len(exporter.labels("training_run_gpu_info")) == 2, seconds=15
+            "both GPUs are joined to the run", lambda: gpus_of("training_run_gpu_info") == {"0", "1"}, seconds=15
         )
-        assert {"0", "1"} == {labels["gpu"] for labels in exporter.labels("training_rank_info")}
+        assert {"0", "1"} == gpus_of("training_rank_info")
         wait_until(
             "the GPUs count working seconds",
             lambda: (exporter.value("training_gpu_working_seconds_total", gpu="1") or 0) > 3,
