@@ -215,6 +215,12 @@ class TestRoles:
         (run,) = _discover(table(launcher, alive, dead))
         assert [(rank.rank, rank.process.state) for rank in run.ranks] == [(0, "sleeping"), (1, "zombie")]
 
+    def test_no_more_ranks_than_there_are(self) -> None:
+        """A child in a session of its own beside a whole set of ranks is something else."""
+        launcher = torchrun()
+        (run,) = _discover(table(launcher, ranks_below(launcher, 2), process(190, 100, "daemon")))
+        assert len(run.ranks) == 2
+
     def test_a_restarted_rank_replaces_the_dying_one(self) -> None:
         """Of two processes with one number the newer living one is the rank."""
         launcher = torchrun()

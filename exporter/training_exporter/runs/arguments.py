@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*(?:t|d)?$")
 INTERPRETER_VALUE_OPTIONS = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -44,7 +43,7 @@ class Invocation:
     @property
     def name(self) -> str:
         """The program without its directory: `train.py`, `torchrun`, `torch.distributed.run`."""
-        return self.program if self.module else PurePosixPath(self.program).name
+        return self.program if self.module else self.program.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def invocation(command: Sequence[str] | None) -> Invocation:
     words = command[0].split() if len(command) == 1 and " " in command[0] else list(command)
     if not words:
         return Invocation("")
-    if INTERPRETER.match(PurePosixPath(words[0]).name):
+    if INTERPRETER.match(words[0].rpartition("/")[2]):
         return _interpreted(words)
     return Invocation(words[0], tuple(words[1:]))
 

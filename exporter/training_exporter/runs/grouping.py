@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from training_exporter.model import ProcessRecord, Rank
 from training_exporter.runs import roles
 from training_exporter.runs.arguments import invocation
+from training_exporter.runs.numbering import fill, renumbered, unique
 from training_exporter.runs.tree import Tree, age
 
 NUMBER_KEYS = (*roles.RANK_KEYS, "SLURM_PROCID", "LOCAL_RANK")
@@ -125,9 +126,9 @@ class Grouper:
         numbered = [r for r in started if self._number(r) is not None and not _is_batch_script(r)]
         ranks = [self._rank(record, position) for position, record in enumerate(numbered)]
         if roles.starts_anything(kind):
-            return _unique(ranks)
+            return unique(ranks)
         nameless = [r for r in started if self._number(r) is None and _may_be_rank(r, launcher, kind)]
-        return _unique(ranks + _fill(ranks, nameless))
+        return unique(ranks + fill(ranks, nameless)[: _missing(ranks)])
 
     def _number(self, record: ProcessRecord) -> int | None:
         number = roles.rank_number(record.environment)
@@ -178,7 +179,7 @@ class Grouper:
             group.ranks.append(self._rank(record, len(group.ranks)))
         for group in found.values():
             self._add_parent_rank(group)
-            group.ranks = _unique(group.ranks)
+            group.ranks = unique(group.ranks)
             group.provisional = group.kind != "torchrun"
             self.claim(group)
 
@@ -228,7 +229,7 @@ class Grouper:
                 driver = self._ray_driver(actors[0])
                 ranks = [self._rank(record, position) for position, record in enumerate(workers)]
                 others = [record for record in actors if record not in workers]
-                self.claim(Group("ray", driver, _renumbered(ranks), companions=others, provisional=True))
+                self.claim(Group("ray", driver, renumbered(ranks), companions=others, provisional=True))
 
     def _ray_driver(self, actor: ProcessRecord) -> ProcessRecord | None:
         """The program that asked for the actors: above its own raylet, else the one that trains as the same user."""
@@ -302,6 +303,12 @@ def _launched(launcher: ProcessRecord, kind: str, ranks: list[Rank]) -> Group:
     )
 
 
+def _missing(ranks: list[Rank]) -> int | None:
+    """How many ranks of the node have no number yet; None where nobody says how many there are."""
+    sizes = [roles.first_number(rank.process.environment, roles.LOCAL_SIZE_KEYS) for rank in ranks[:1]]
+    return None if not sizes or sizes[0] is None else max(sizes[0] - len(ranks), 0)
+
+
 def _is_fork(record: ProcessRecord, parent: ProcessRecord) -> bool:
     """A child between fork and exec: it still has its parent's name and command."""
     return bool(record.command) and record.command == parent.command and record.name == parent.name
@@ -319,36 +326,3 @@ def _may_be_rank(record: ProcessRecord, launcher: ProcessRecord, kind: str) -> b
     if record.session_id == record.pid and launcher.name == roles.ELASTIC_NAME:
         return True
     return kind == "accelerate" and launcher.name != roles.ELASTIC_NAME and roles.is_python(record)
-
-
-def _fill(ranks: list[Rank], nameless: Iterable[ProcessRecord]) -> list[Rank]:
-    """Number what has no number: the free local ranks in the order of starting, as launchers count."""
-    taken = {rank.local_rank for rank in ranks}
-    offset = ranks[0].rank - ranks[0].local_rank if ranks else 0
-    filled = []
-    for record in nameless:
-        local = next(number for number in range(len(taken) + 1) if number not in taken)
-        taken.add(local)
-        filled.append(Rank(local + offset, local, record))
-    return filled
-
-
-def _unique(ranks: list[Rank]) -> list[Rank]:
-    """One process a rank, sorted: the living one, and of two the newest (the older is dying of a restart)."""
-    best: dict[int, Rank] = {}
-    for rank in ranks:
-        known = best.get(rank.rank)
-        if known is None or _fitness(rank.process) > _fitness(known.process):
-            best[rank.rank] = rank
-    return sorted(best.values(), key=lambda rank: rank.rank)
-
-
-def _fitness(record: ProcessRecord) -> tuple[bool, tuple[int, int]]:
-    return record.state != "zombie", age(record)
-
-
-def _renumbered(ranks: list[Rank]) -> list[Rank]:
-    """Ranks as they are if their numbers are all different, else numbered by the order of starting."""
-    if len({rank.rank for rank in ranks}) == len(ranks):
-        return sorted(ranks, key=lambda rank: rank.rank)
-    return [Rank(position, position, rank.process) for position, rank in enumerate(ranks)]
