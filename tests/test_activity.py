@@ -180,7 +180,7 @@ class TestGpuTracker:
     def test_busy_without_working_is_spinning(self) -> None:
         """A collective that waits."""
         tracker = self.watch(60, utilization_ratio=1.0, power_watts=90.0)
-        assert (tracker.busy_seconds, tracker.working_seconds, tracker.worked_at()) == (60.0, 0.0, None)
+        assert (tracker.busy_seconds, tracker.working_seconds, tracker.worked_at) == (60.0, 0.0, None)
 
     def test_work_is_busy_too(self) -> None:
         """By the share of the second in which the kernel was there."""
@@ -200,7 +200,7 @@ class TestGpuTracker:
             busy = number >= 10 and number % 3 == 0 and number < 10 + 3 * worked
             changes = {"utilization_ratio": 0.9, "memory_utilization_ratio": 0.2} if busy else {}
             tracker.observe(sample(START_SECONDS + number, **changes), holds_memory=True, trains=True)
-        assert (tracker.worked_at() is not None) is signal
+        assert (tracker.worked_at is not None) is signal
 
     def test_a_repeated_sample_is_nothing_new(self) -> None:
         """The driver was slower than the exporter."""

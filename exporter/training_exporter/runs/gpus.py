@@ -44,6 +44,8 @@ class GpuTracker:
         self.xids: dict[int, int] = {}
         self.xid_last_seconds: float | None = None
         self.kernel_ran = False
+        self.worked_at: float | None = None  # the newest sample that worked, if enough of the window did
+        self.utilization: float | None = None  # 0-1, mean share of time with a resident kernel over the window
         self.mean_effort: float | None = None
         self.mean_working: float | None = None
         # time, utilisation, memory utilisation, watts, worked
@@ -71,22 +73,13 @@ class GpuTracker:
         """No data any more: what was seen a moment ago says nothing about now."""
         self.sample = None
         self._window.clear()
-        self.mean_effort = self.mean_working = None
+        self.worked_at = self.utilization = self.mean_effort = self.mean_working = None
 
     def new_worker_set(self) -> None:
         """P_train was that of the work before; P_idle belongs to the device."""
         self.train.clear()
         self.kernel_ran = False
         self.mean_effort = self.mean_working = None
-
-    def worked_at(self) -> float | None:
-        """Time of the newest sample that worked, if enough of the window did; else None."""
-        worked = [entry[0] for entry in self._window if entry[4]]
-        return worked[-1] if len(worked) >= WINDOW_WORKING else None
-
-    def utilization(self) -> float | None:
-        """Mean share of time with a resident kernel over the window."""
-        return _mean([entry[1] for entry in self._window])
 
     def effort(self) -> float | None:
         """Mean effort over the last few seconds."""
@@ -127,6 +120,9 @@ class GpuTracker:
                 working,
             )
         )
+        worked = [entry[0] for entry in window if entry[4]]
+        self.worked_at = worked[-1] if len(worked) >= WINDOW_WORKING else None
+        self.utilization = _mean([entry[1] for entry in window])
         keep = math.exp(-seconds / MEAN_EFFORT_SECONDS)
         self.mean_working = _blend(self.mean_working, share if working else 0.0, keep)
         if effort is None:

@@ -94,7 +94,7 @@ def weak_evidence(run: Run, gpus: GpuContext, now: float) -> tuple[str, ...]:
 
 
 def _no_kernel(tracker: GpuTracker) -> bool:
-    utilization = tracker.utilization()
+    utilization = tracker.utilization
     return utilization is not None and utilization < BUSY_RATIO
 
 
@@ -183,8 +183,8 @@ def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
         stopped_seconds=run.workers.longest("stopped"),
         disk_sleep_seconds=run.workers.longest("disk_sleep"),
         checkpoint_stuck=run.checkpoints.stuck,
-        gpus_busy=sum((tracker.utilization() or 0.0) >= GPU_BUSY_RATIO for tracker in speaking),
-        gpus_working=sum(tracker.worked_at() is not None for tracker in speaking),
+        gpus_busy=sum((tracker.utilization or 0.0) >= GPU_BUSY_RATIO for tracker in speaking),
+        gpus_working=sum(tracker.worked_at is not None for tracker in speaking),
         mean_effort=sum(known) / len(known) if complete else None,
         least_effort=min(known) if complete else None,
         mean_working=sum(working) / len(working) if working else None,
@@ -209,7 +209,7 @@ def _age(run: Run, newest: float, now: float) -> float | None:
 
 def _numbers(run: Run, seen: _Seen) -> Numbers:
     around, speaking = seen.around, seen.speaking
-    utilizations = [value for value in (tracker.utilization() for tracker in speaking) if value is not None]
+    utilizations = [value for value in (tracker.utilization for tracker in speaking) if value is not None]
     start = run.phase.start_seconds
     return Numbers(
         phase_seconds=None if start is None else around.now - start,

@@ -162,7 +162,7 @@ class Run:
         self.gpu_labels = self._find_gpus(gpus)
         for tracker in self.speaking(gpus):
             self.gave.add("gpu")
-            self.mark("gpu", tracker.worked_at())
+            self.mark("gpu", tracker.worked_at)
         self._note_memory(gpus, now)
 
     def speaking(self, gpus: GpuContext) -> list[GpuTracker]:
