@@ -140,7 +140,7 @@ class TestBounds:
         parser = LogParser()
         for number in range(6000):
             parser.feed(f"x{number}y some words\n".encode(), 0.0)
-        assert len(parser._shapes) <= 4096
+        assert len(parser._shapes) <= 2 * 4096
 
 
 class TestBlocks:

@@ -23,7 +23,6 @@ _EXCEPTION = re.compile(
 )
 _CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
-_PREFIX_LINE = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
 
 Taking = Generator[Record, None, bool]  # yields what is complete; returns whether the line was taken
 Understand = Callable[[str], tuple[Plan, list[str]]]
@@ -105,8 +104,7 @@ class Assembler:
 
     def _start(self, record: Record) -> Iterator[Record]:
         plan = record.plan
-        if match := _PREFIX_LINE.search(plan.message):
-            self._table_prefix = f"{match['name']}/"
+        self._table_prefix = tables.names_next(plan.message) or self._table_prefix
         if plan.opens == "traceback":
             self._tracebacks[_rank_key(record)] = self._open("traceback", record)
             return

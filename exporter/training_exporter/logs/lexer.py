@@ -20,9 +20,13 @@ _TIME = (
     r"|\d\d[-/]\d\d(?:[-/]\d{2,4})?[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
     r"|(?:\d+ days?, )?\d+:\d\d(?::\d\d)?(?:\.\d+)?"
 )
-_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+# thousands separators only behind one to three digits: `[1000,200]` are two numbers
+_NUMBER = r"[-+]?(?:\d+(?:(?<!\d{4})(?:,\d{3})+(?!\d))?(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 # A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k), not to a value.
-_TOKEN = re.compile(rf"((?<![\w.@])(?<!\w[-+])(?:(?:{_TIME})|{_NUMBER})(?![\d_]))", re.ASCII)
+_TOKEN = re.compile(
+    rf"((?<![\w.@])(?<!\w[-+])(?:(?=\d+[-/: ])(?:{_TIME})|{_NUMBER})(?![\d_]))",
+    re.ASCII,
+)
 
 
 def lex(line: str) -> tuple[tuple[str, ...], list[str]]:

@@ -60,6 +60,10 @@ class Novelty:
         self._masks.add(mask)
         return True
 
+    def knows(self, mask: str) -> bool:
+        """Whether this mask was printed before."""
+        return mask in self._masks
+
     def advanced(self, mask: str, tokens: Sequence[str], time_seconds: float) -> bool:
         """Whether a counter of this line advanced since the last line of the mask, other than with the clock."""
         moved = False

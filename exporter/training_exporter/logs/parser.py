@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from training_exporter.logs import envelope
 from training_exporter.logs.blocks import Assembler
-from training_exporter.logs.heads import take_head
-from training_exporter.logs.lexer import lex, mask
 from training_exporter.logs.names import normalise
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.patterns import MAX_TEXT as MAX_PATTERN_TEXT
 from training_exporter.logs.patterns import compile_patterns
 from training_exporter.logs.plan import Plan, Record
+from training_exporter.logs.shapes import Shapes
 from training_exporter.logs.split import Splitter
 from training_exporter.logs.tracker import Tracker
-from training_exporter.logs.understand import statements, understand
 from training_exporter.model import LogEvent
 
-MAX_SHAPES = 4096
 QUIET_LINES = 40  # after a line of class suspect or fatal: what follows belongs to it
 MAX_TEXT = 16 * 1024  # characters of a line that are understood; longer ones are data
 
@@ -36,9 +34,8 @@ class LogParser:
         self._splitter = Splitter()
         self._unwrapper = envelope.Unwrapper()
         self._tracker = Tracker()
-        self._assembler = Assembler(self._joined)
-        self._shapes: dict[tuple[str, ...], Plan] = {}
-        self._joined_shapes: dict[tuple[str, ...], Plan] = {}
+        self._shapes = Shapes()
+        self._assembler = Assembler(self._shapes.joined)
         self._novelty = Novelty() if novelty is None else novelty
         self._lines_before = 0
         self._last_seconds = 0.0
@@ -73,12 +70,15 @@ class LogParser:
 
     def idle(self, now_seconds: float) -> list[LogEvent]:
         """The events of blocks that are over because nothing followed for two seconds."""
-        return self._emit(self._assembler.idle(now_seconds)) if self._assembler.open else []
+        events: list[LogEvent] = []
+        if self._assembler.open:
+            self._emit(self._assembler.idle(now_seconds), events)
+        return events
 
     def close(self) -> list[LogEvent]:
         """The events of what is left; the stream is over."""
         events = self._pieces(self._splitter.close(), self._last_seconds)
-        events += self._emit(self._assembler.close())
+        self._emit(self._assembler.close(), events)
         return events
 
     def restart(self) -> list[LogEvent]:
@@ -89,6 +89,7 @@ class LogParser:
         self._splitter.bytes, self._splitter.redraws = kept.bytes, kept.redraws
         self._splitter.dropped_bytes = kept.dropped_bytes
         self._lines_before += kept.lines
+        self._quiet_line = 0
         return events
 
     def _pieces(self, pieces: Iterable[tuple[int, str]], time_seconds: float) -> list[LogEvent]:
@@ -100,16 +101,28 @@ class LogParser:
         return events
 
     def _line(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
-        text = text[:MAX_TEXT].rstrip()
-        if text:
-            self.last_line = text
-        plan, tokens = self._plan(text)
+        text = text.rstrip() if len(text) <= MAX_TEXT else text[:MAX_TEXT].rstrip()
+        if not text and not self._assembler.open:
+            return
+        self.last_line = text or self.last_line
+        plan, tokens = self._shapes.plan(text)
+        if (
+            plan.quick is not None
+            and not self._patterns
+            and not self._assembler.open
+            and self._novelty.knows(plan.novelty)
+        ):
+            event = self._tracker.quick(plan.quick, tokens, line, time_seconds)
+            if event is not None:
+                self._quiet_line = 0
+                events.append(event)
+                return
         if self._patterns and self._user(text, line, time_seconds, events):
             plan = replace(plan, drafts=tuple(draft for draft in plan.drafts if draft.kind != "record"))
         self._novel |= self._news(plan, tokens, line, time_seconds)
         record = Record(plan, tokens, line, line, time_seconds, text)
-        if self._assembler.open or plan.opens or plan.columns or "results for" in text or "Task:" in text:
-            events += self._emit(self._assembler.add(record))
+        if self._assembler.open or plan.joins:
+            self._emit(self._assembler.add(record), events)
         elif plan.drafts:
             self._append(record, events)
 
@@ -125,56 +138,20 @@ class LogParser:
             return False
         if self._novelty.new_mask(plan.novelty):
             return True
-        counts = not plan.drafts or any(
-            draft.kind == "bar" and draft.role in ("setup", "other") for draft in plan.drafts
-        )
-        return counts and self._novelty.advanced(plan.novelty, tokens, time_seconds)
+        return plan.counting and self._novelty.advanced(plan.novelty, tokens, time_seconds)
 
-    def _plan(self, text: str) -> tuple[Plan, list[str]]:
-        key, tokens = lex(text)
-        plan = self._shapes.get(key)
-        if plan is not None and not any(":" not in tokens[index] for index in plan.times):
-            return plan, tokens
-        plan, keep = understand(key, tokens, mask(key, tokens))
-        if keep:
-            if len(self._shapes) >= MAX_SHAPES:
-                self._shapes.clear()
-            self._shapes[key] = plan
-        return plan, tokens
-
-    def _joined(self, text: str) -> tuple[Plan, list[str]]:
-        key, tokens = lex(text[: 4 * MAX_TEXT])
-        plan = self._joined_shapes.get(key)
-        if plan is None:
-            head = take_head(mask(key, tokens))
-            plan = Plan(drafts=tuple(d for d in statements(head, tokens) if d.kind == "record"), rank=head.rank)
-            if len(self._joined_shapes) >= MAX_SHAPES:
-                self._joined_shapes.clear()
-            self._joined_shapes[key] = plan
-        return plan, tokens
-
-    def _emit(self, records: Iterable[Record]) -> list[LogEvent]:
-        events: list[LogEvent] = []
+    def _emit(self, records: Iterable[Record], events: list[LogEvent]) -> None:
         for record in records:
             self._append(record, events)
-        return events
 
     def _append(self, record: Record, events: list[LogEvent]) -> None:
         try:
             events += self._tracker.events(record)
-        except (ValueError, OverflowError):
-            # a time where this shape had a number before: understood afresh, and not remembered
-            plan, _ = understand(*self._afresh(record))
-            try:
-                events += self._tracker.events(
-                    Record(plan, record.tokens, record.line, record.end_line, record.time_seconds)
-                )
-            except (ValueError, OverflowError):
-                return
-
-    def _afresh(self, record: Record) -> tuple[tuple[str, ...], list[str], str]:
-        key, tokens = lex(record.text)
-        return key, tokens, mask(key, tokens)
+        except (ValueError, OverflowError):  # a time where this shape had a number before
+            plan, tokens = self._shapes.afresh(record.text)
+            again = Record(plan, tokens, record.line, record.end_line, record.time_seconds, record.text)
+            with suppress(ValueError, OverflowError):  # a number beyond all bounds: no value
+                events += self._tracker.events(again)
 
     def _user(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> bool:
         """Search the patterns of the configuration; whether one gave a metric, which is then all there is."""

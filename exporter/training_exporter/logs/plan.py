@@ -46,6 +46,19 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Quick:
+    """The values of a plain training record, ready to be read: every reference is a position among the tokens."""
+
+    names: tuple[str, ...]
+    positions: tuple[int, ...]
+    step: int
+    step_total: int | None
+    epoch: int | None
+    epoch_total: int | None
+    rank: Ref | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is known of a shape once and for all."""
 
@@ -61,6 +74,9 @@ class Plan:
     times: tuple[int, ...] = ()  # positions that were times when the plan was made
     novelty: str = ""  # the line with everything variable masked
     trouble: bool = False  # a message of class suspect or fatal
+    joins: bool = False  # may begin a block, or names what the next table is about
+    counting: bool = False  # of no known format, or a bar of none: a counter in it that advances is news
+    quick: Quick | None = None
     quiet: bool = False  # of class suspect or fatal, or a heartbeat: never progress by being new
 
 
@@ -74,6 +90,23 @@ class Record:
     end_line: int = 0
     time_seconds: float = 0.0
     text: str = ""
+
+
+def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
+    """The short way for a line that is one training record with a step and finite values, else None."""
+    if len(drafts) != 1:
+        return None
+    draft = drafts[0]
+    pairs = (*draft.plain, *draft.train)
+    positions = tuple(ref for _, ref in pairs if isinstance(ref, int))
+    counts = (draft.step, draft.step_total, draft.epoch, draft.epoch_total)
+    special = draft.validation or draft.test or draft.sure or draft.event or draft.suffix is not None
+    if draft.kind != "record" or draft.split in ("val", "test") or draft.role != "plain" or special:
+        return None
+    if len(positions) != len(pairs) or not isinstance(draft.step, int) or any(isinstance(c, float) for c in counts):
+        return None
+    total, epoch, epochs = (count if isinstance(count, int) else None for count in counts[1:])
+    return Quick(tuple(name for name, _ in pairs), positions, draft.step, total, epoch, epochs, rank)
 
 
 def value(ref: Ref, tokens: Sequence[str]) -> float:

@@ -20,7 +20,14 @@ _ROW = re.compile(
 _TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\|.*$|:\s*\|.*$")
 _CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
 _KNOWN = frozenset({"epoch", "step", "class", "gpu_mem", "iter", "iteration"})
+_NAMES_NEXT = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
 MAX_COLUMNS = 64
+
+
+def names_next(message: str) -> str:
+    """Prefix of the names in the tables that follow: `Evaluation results for bbox:` -> `bbox/`, else empty."""
+    match = _NAMES_NEXT.search(message)
+    return "" if match is None else f"{match['name']}/"
 
 
 def metric_table(message: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from training_exporter.logs import names
-from training_exporter.logs.plan import BarRole, Draft, Record, Ref, value
+from training_exporter.logs.plan import BarRole, Draft, Quick, Record, Ref, value
 from training_exporter.logs.results import Results
 from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
@@ -91,6 +91,35 @@ class Tracker:
             else:
                 self._message(said)
         return self._events
+
+    def quick(self, quick: Quick, tokens: list[str], line: int, time_seconds: float) -> LogEvent | None:
+        """The same as `events` for a plan with a `quick` way, without building what it would not use.
+
+        None where a number is not as plain as it was: the long way knows what to do.
+        """
+        try:
+            metrics = dict(zip(quick.names, [float(tokens[position]) for position in quick.positions], strict=True))
+            event = LogEvent(
+                line,
+                line,
+                "train_step",
+                "train",
+                time_seconds,
+                "train",
+                None if quick.epoch is None else float(tokens[quick.epoch]),
+                None if quick.epoch_total is None else float(tokens[quick.epoch_total]),
+                int(tokens[quick.step]),
+                None if quick.step_total is None else int(tokens[quick.step_total]),
+                metrics,
+                rank=None if quick.rank is None else int(value(quick.rank, tokens)),
+            )
+        except (ValueError, OverflowError):  # thousands separators, a fraction, a time
+            return None
+        if event.epoch is not None:
+            self._epoch = event.epoch
+        self._record_steps = True
+        self._enter_train()
+        return event
 
     def _message(self, said: _Said) -> None:
         if said.draft.outcome == "failed":

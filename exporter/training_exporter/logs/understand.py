@@ -9,7 +9,7 @@ from dataclasses import replace
 from training_exporter.logs import bars, counters, fields, literals, marks, messages, novelty, report, tables
 from training_exporter.logs.heads import Head, take_head
 from training_exporter.logs.lexer import N, T, index_of, is_time, unmask
-from training_exporter.logs.plan import Draft, Plan
+from training_exporter.logs.plan import Draft, Plan, quick_of
 
 # Text whose numbers decide what it means (an exit code, an Xid): two lines of that shape are not alike.
 _VALUE_DECIDES = re.compile(rf"exit ?code|return code|Xid|got signal|exit status|['\"]{N}['\"]\s*:")
@@ -65,13 +65,25 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         drafts = (draft, *_compile_mark(head.message))
         opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
         trouble = found.severity != "benign"
-        plan = replace(plan, drafts=drafts, opens=opens, trouble=trouble, quiet=plan.quiet or trouble)
+        plan = replace(
+            plan, drafts=drafts, opens=opens, joins=bool(opens), trouble=trouble, quiet=plan.quiet or trouble
+        )
         return plan, not _VALUE_DECIDES.search(masked)
     columns = tables.header(head.message)
     drafts = statements(head, tokens)
     if tables.of_classes(columns):
         drafts = tuple(replace(draft, role="validation") if draft.kind == "bar" else draft for draft in drafts)
-    plan = replace(plan, drafts=drafts, opens=_opens(head), columns=columns)
+    opens = _opens(head)
+    unknown = not drafts or any(draft.kind == "bar" and draft.role in ("setup", "other") for draft in drafts)
+    plan = replace(
+        plan,
+        drafts=drafts,
+        opens=opens,
+        columns=columns,
+        joins=bool(opens or columns or tables.names_next(head.message)),
+        counting=unknown,
+        quick=None if opens else quick_of(drafts, head.rank),
+    )
     return plan, not _VALUE_DECIDES.search(masked)
 
 

@@ -1,0 +1,57 @@
+"""Remembers what a shape of line means, so that the second line of a shape costs little."""
+
+from __future__ import annotations
+
+from training_exporter.logs.heads import take_head
+from training_exporter.logs.lexer import is_time, lex, mask
+from training_exporter.logs.plan import Plan
+from training_exporter.logs.understand import statements, understand
+
+MAX_SHAPES = 4096
+MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
+
+Key = tuple[str, ...]
+
+
+class Shapes:
+    """Plans by the literals of a line. When full, all are forgotten: a log repeats a few shapes, or none."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, Plan] = {}
+        self._joined: dict[Key, Plan] = {}
+
+    def plan(self, text: str) -> tuple[Plan, list[str]]:
+        """What a line says, and its numbers."""
+        key, tokens = lex(text)
+        plan = self._lines.get(key)
+        if plan is not None and (not plan.times or all(is_time(tokens[index]) for index in plan.times)):
+            return plan, tokens
+        plan, holds = understand(key, tokens, mask(key, tokens))
+        if holds:
+            _keep(self._lines, key, plan)
+        return plan, tokens
+
+    def afresh(self, text: str) -> tuple[Plan, list[str]]:
+        """The same for a line whose numbers are not of the kind that its shape had before."""
+        key, tokens = lex(text)
+        return understand(key, tokens, mask(key, tokens))[0], tokens
+
+    def joined(self, text: str) -> tuple[Plan, list[str]]:
+        """What the record says that several lines make together."""
+        key, tokens = lex(text[:MAX_JOINED])
+        plan = self._joined.get(key)
+        if plan is None:
+            head = take_head(mask(key, tokens))
+            records = tuple(draft for draft in statements(head, tokens) if draft.kind == "record")
+            plan = Plan(drafts=records, rank=head.rank)
+            _keep(self._joined, key, plan)
+        return plan, tokens
+
+    def __len__(self) -> int:
+        return len(self._lines) + len(self._joined)
+
+
+def _keep(plans: dict[Key, Plan], key: Key, plan: Plan) -> None:
+    if len(plans) >= MAX_SHAPES:
+        plans.clear()
+    plans[key] = plan
