@@ -190,10 +190,11 @@ class TestRun:
         assert errors.getvalue().strip()
 
     def test_this_node(self) -> None:
-        """Without a server the node itself is sampled, and a machine without GPU and job is fine."""
+        """Without a server the node itself is sampled, whatever runs on it."""
         out = io.StringIO()
         options = StatusOptions(seconds=0.1, json=True, serve=ServeOptions(collectors=frozenset({"processes"})))
-        assert status.run(options, out, io.StringIO()) in (FINE, WARNING, BAD)
+        code = status.run(options, out, io.StringIO())
         shown = json.loads(out.getvalue())
+        assert exit_code(shown) == code
         assert shown["private"]
         assert shown["sources"]["processes"]["success"]

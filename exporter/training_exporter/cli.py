@@ -219,7 +219,14 @@ def _log_flags(command: argparse.ArgumentParser) -> None:
 
 
 def _status(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--for", dest="seconds", type=_seconds, default=10.0, metavar="10s", help="how long to look")
+    command.add_argument(
+        "--for",
+        dest="seconds",
+        type=_seconds,
+        default=10.0,
+        metavar="10s",
+        help="how long to look, at least 4 s (default: 10s)",
+    )
     command.add_argument("--json", action="store_true", help="the document of /api/v1/runs instead of text")
     command.add_argument("--url", metavar="URL", help="ask a running exporter, which knows the history")
     command.add_argument("--watch", action="store_true", help="again and again, until interrupted")

@@ -25,13 +25,11 @@ def witnesses(run: RunView, view: NodeView, rates: Rates, *, private: bool) -> t
     return tuple(_witnesses(run, view, rates, private=private))
 
 
-def expectation(run: RunView, view: NodeView) -> str | None:
-    """What the run may still take and when it would page, in one sentence; None if nothing is expected of it."""
+def expectation(run: RunView) -> str | None:
+    """How silent the run is and may be, in one sentence; None if nothing is expected of it."""
     if not run.alive:
         return None
     parts = []
-    if run.phase is not None and run.phase_start_seconds is not None:
-        parts.append(f"{run.phase} for {duration(view.time_seconds - run.phase_start_seconds)}")
     for budget, spent, what in (
         ("idle", run.idle_seconds, "no sign of life"),
         ("progress", run.no_progress_seconds, "no progress"),
@@ -39,7 +37,7 @@ def expectation(run: RunView, view: NodeView) -> str | None:
         allowed = run.budgets_seconds.get(budget)
         if allowed is not None and spent is not None:
             parts.append(f"{what} for {duration(spent)} ({duration(allowed)} allowed)")
-    return ("; ".join(parts)).capitalize() + "." if parts else None
+    return "; ".join(parts).capitalize() + "." if parts else None
 
 
 def page_time_seconds(run: RunView, view: NodeView) -> float | None:

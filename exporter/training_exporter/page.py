@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import jinja2
@@ -80,15 +80,16 @@ def bands(history: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
 
 
 def curve(history: list[dict[str, Any]], key: str) -> Curve | None:
-    """The values of one key over the history as bars; None where there is nothing to show."""
-    known = [(moment["time"], moment[key]) for moment in history if moment[key] is not None]
-    if len(known) < 2:
+    """The values of one key over the history, each from the moment before on; None where there is nothing to show."""
+    known = [
+        (before["time"], after["time"], after[key]) for before, after in pairwise(history) if after[key] is not None
+    ]
+    most = max((value for _, _, value in known), default=0.0)
+    if most <= 0:
         return None
-    most = max(value for _, value in known)
-    first, whole = history[0]["time"], history[-1]["time"] - history[0]["time"]
-    width = 100 / max(1, len(history) - 1)
-    bars = [(100 * (time - first) / whole - width, width, 100 * value / (most or 1)) for time, value in known]
-    return Curve(bars, most, known[-1][1])
+    first, share = history[0]["time"], 100 / (history[-1]["time"] - history[0]["time"])
+    bars = [(share * (start - first), share * (end - start), 100 * value / most) for start, end, value in known]
+    return Curve(bars, most, known[-1][2])
 
 
 def _environment() -> jinja2.Environment:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 from urllib.error import URLError
@@ -28,7 +28,9 @@ _BAD_STATES = ("stalled", "degraded", "failed")
 _WARNING_STATES = ("no_progress", "absent")
 
 STEP_SECONDS = 1.0
-READY_SECONDS = 5.0
+# From the first look at the processes over their logs and checkpoints to a verdict.
+SETTLE_SECONDS = 4.0
+READY_SECONDS = 10.0
 URL_SECONDS = 10.0
 MOST_BYTES = 32 * 1024 * 1024
 
@@ -133,21 +135,15 @@ def _documents(options: StatusOptions, progress: TextIO) -> Iterator[Document]:
         monitor.stop()
 
 
-def _sampled(
-    monitor: Monitor,
-    history: History,
-    seconds: float,
-    progress: TextIO,
-    pause: Callable[[float], None] = time.sleep,
-) -> Document:
-    end = time.monotonic() + seconds
-    late = time.monotonic() + max(seconds, READY_SECONDS)
+def _sampled(monitor: Monitor, history: History, seconds: float, progress: TextIO) -> Document:
+    began = time.monotonic()
+    end, late = began + max(seconds, SETTLE_SECONDS), began + max(seconds, READY_SECONDS)
     while (now := time.monotonic()) < end or (now < late and not monitor.ready()):
         history.add(monitor.view())
         if progress.isatty():
             progress.write(f"\rlooking for {max(0.0, end - now):.0f} s ... ")
             progress.flush()
-        pause(min(STEP_SECONDS, max(0.05, end - now)))
+        time.sleep(min(STEP_SECONDS, max(0.05, end - now)))
     if progress.isatty():
         progress.write("\r\x1b[K")
     view = monitor.view()

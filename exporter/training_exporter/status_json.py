@@ -141,7 +141,7 @@ def _judgement(run: RunView, view: NodeView) -> Document:
         "activity": {signal: _wall(seconds, view) for signal, seconds in run.activity_seconds.items()},
         "blind": sorted(source for source, blind in run.blind.items() if blind),
         "absent": sorted(source for source, absent in run.absent.items() if absent),
-        "expected": expectation(run, view),
+        "expected": expectation(run),
         "pages_at": _wall(page_time_seconds(run, view), view),
         "at_risk": risk(run, view),
     }
