@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +217,20 @@ class TestAlertmanager:
                     label, value = re.fullmatch(r'(\w+)(?:=~|!~|=)"(.*)"', matcher).groups()
                     if label == "alertname":
                         assert set(value.split("|")) <= names
+
+
+class TestPrometheusRule:
+    def test_manifest_is_current(self) -> None:
+        """The manifest for the operator is generated from the rule files, and committed so."""
+        script = ROOT / "deploy/kubernetes/generate.py"
+        promtool(sys.executable, str(script), "--check")
+
+    def test_manifest_holds_valid_rules(self, tmp_path: Path) -> None:
+        """What the operator takes out of it is what promtool accepts, rule by rule the same as in the files."""
+        document = yaml.safe_load((ROOT / "deploy/kubernetes/prometheusrule.yaml").read_text())
+        assert document["kind"] == "PrometheusRule"
+        file = tmp_path / "rules.yml"
+        file.write_text(yaml.safe_dump(document["spec"]))
+        promtool(promtools()[0], "check", "rules", str(file))
+        held = [rule for group in document["spec"]["groups"] for rule in group["rules"]]
+        assert sorted(held, key=str) == sorted(rules(), key=str)
