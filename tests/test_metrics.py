@@ -113,7 +113,11 @@ class TestAbsence:
     def test_empty_node(self) -> None:
         """Without GPU, job and sources only the exporter speaks of itself."""
         names = {family.name for family in families(EMPTY)}
-        assert {"training_exporter_build_info", "training_exporter_time_seconds"} == names
+        assert names == {
+            "training_exporter_build_info",
+            "training_exporter_time_seconds",
+            "training_exporter_series_dropped",
+        }
 
     def test_unknown_is_absent(self) -> None:
         """A run of which only the name is known exports no zero in place of a measurement."""
@@ -177,6 +181,27 @@ class TestSets:
         assert {0.0} == set(series(view, "training_run_processes").values())
 
 
+class TestCeilings:
+    def test_one_run_cannot_crowd_out_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A run with a million metric names loses the excess, which is counted; its neighbour loses nothing."""
+        monkeypatch.setattr(metrics, "MOST_SERIES_PER_RUN", 100)
+        names = {("train", f"name_{number}"): MetricValue(1.0, 90.0) for number in range(1000)}
+        view = with_runs(bare_run("greedy", metrics=names), bare_run("modest", step=7))
+        assert series(view, "training_step") == {("modest",): 7.0}
+        dropped = series(view, "training_exporter_series_dropped")[()]
+        assert 1000 - 100 < dropped < 1000
+
+    def test_whole_scrape(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The node has a ceiling too; the exporter's own health stays below it."""
+        monkeypatch.setattr(metrics, "MOST_SERIES", 50)
+        view = replace(
+            with_runs(*(bare_run(f"r{number}") for number in range(100))), health={"gpu": Health(success=True)}
+        )
+        assert sum(len(family.samples) for family in families(view)) == 51
+        assert series(view, "training_exporter_collector_success") == {("gpu",): 1.0}
+        assert series(view, "training_exporter_series_dropped")[()] > 500
+
+
 class TestTimes:
     def test_wall_times_follow_the_wall_clock(self, rich_view: NodeView) -> None:
         """All timestamps are steady time plus the shift, so that ages on the exporter's clock never jump."""
@@ -222,6 +247,16 @@ class TestViewCollector:
         text = generate_latest(registry_of(rich_view).restricted_registry(names)).decode()
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert sorted(names) == sorted(line.partition("{")[0] for line in lines)
+
+    def test_dropped_series_are_said_once(
+        self, rich_view: NodeView, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The log tells once that series are left out, not with every scrape."""
+        monkeypatch.setattr(metrics, "MOST_SERIES_PER_RUN", 10)
+        registry = registry_of(rich_view)
+        for _ in range(3):
+            generate_latest(registry)
+        assert caplog.text.count("series are left out") == 1
 
     def test_gpu_without_a_run(self) -> None:
         """A GPU that nobody uses is shown with what its driver said."""

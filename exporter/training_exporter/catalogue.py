@@ -327,6 +327,11 @@ _EXPORTER = _rows(
         "Unix time of the last call that succeeded. Absent until one did.",
     ),
     (
+        "training_exporter_series_dropped",
+        "",
+        "Series left out of this scrape, because a run or the node has more than the ceiling; 0 in normal use.",
+    ),
+    (
         "training_exporter_config_last_reload_successful",
         "",
         "1 if the configuration in force is the one last asked for, 0 if its last reload failed.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +16,13 @@ from training_exporter.catalogue import BY_NAME, CATALOGUE, MetricSpec
 from training_exporter.model import PROCESS_STATES
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView
 
+logger = logging.getLogger(__name__)
+
 # Names come from command lines, logs and drivers; longer ones are cut, with a hash so that two stay two.
 LABEL_CHARACTERS = 200
+# Ten times what a run of 64 ranks on 16 GPUs needs; more is a fault of the job, and must not cost the whole scrape.
+MOST_SERIES_PER_RUN = 5000
+MOST_SERIES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,31 @@ class _Sheet:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[tuple[str, ...], float]] = {}
+        self._count = 0
+        self._limit = MOST_SERIES
+        self._dropped = 0
+
+    def allow(self, more: int) -> None:
+        """From now on only so many more series, and never over MOST_SERIES, are taken; the rest is counted."""
+        self._limit = min(MOST_SERIES, self._count + more)
+
+    def note_dropped(self) -> None:
+        """Note how many were not taken, beyond every limit."""
+        self._values["training_exporter_series_dropped"] = {(): float(self._dropped)}
 
     def put(self, name: str, value: float | None, *labels: object) -> None:
         """Note a value; None and what is no number leave the series absent."""
         if value is None or not math.isfinite(value):
             return
-        # the first of two equal label sets stays: a series that stands twice makes the scraper drop the whole scrape
-        self._values.setdefault(name, {}).setdefault(tuple(map(label, labels)), float(value))
+        series = self._values.setdefault(name, {})
+        key = tuple(map(label, labels))
+        if key in series:
+            return  # a series that stands twice makes the scraper drop the whole scrape
+        if self._count >= self._limit:
+            self._dropped += 1
+            return
+        self._count += 1
+        series[key] = float(value)
 
     def put_all(self, name: str, values: Mapping[str, float] | Mapping[str, int], *labels: object) -> None:
         """Note one value per key, which is the last label."""
@@ -83,11 +107,13 @@ def _family(spec: MetricSpec) -> CounterMetricFamily | GaugeMetricFamily:
 def families(view: NodeView, reload_state: ReloadState | None = None) -> Iterator[Metric]:
     """Fresh families in the catalogue's order; those without a series are left out."""
     sheet = _Sheet()
-    for run in view.runs:
-        _put_run(sheet, run, view)
+    _put_exporter(sheet, view, reload_state)
     for gpu in view.gpus:
         _put_gpu(sheet, gpu, view.wall_shift_seconds)
-    _put_exporter(sheet, view, reload_state)
+    for run in view.runs:
+        sheet.allow(MOST_SERIES_PER_RUN)
+        _put_run(sheet, run, view)
+    sheet.note_dropped()
     yield from sheet.families()
 
 
@@ -101,13 +127,22 @@ class ViewCollector:
     ) -> None:
         self._view = view
         self._reload_state = reload_state
+        self._dropping = False
 
     def describe(self) -> Iterator[Metric]:
         """Every family of the catalogue without samples, so that registering collects nothing."""
         return map(_family, BY_NAME.values())
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._view(), self._reload_state())
+        for family in families(self._view(), self._reload_state()):
+            if family.name == "training_exporter_series_dropped":
+                self._note_change(family.samples[0].value)
+            yield family
+
+    def _note_change(self, dropped: float) -> None:
+        if dropped and not self._dropping:
+            logger.warning("%d series are left out, because a run or the node has too many", dropped)
+        self._dropping = dropped > 0
 
 
 def _wall(seconds: float | None, shift: float) -> float | None:
