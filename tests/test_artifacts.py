@@ -87,21 +87,29 @@ class TestCheckpointPlaces:
         places = CheckpointPlaces()
         head = process(1, 0, "python train.py")
         writing = process(1, 0, "python train.py", open_files=("/o/checkpoint-5/model.safetensors",))
-        places.find("r", head, [writing])
-        assert [(target.path, target.uid) for target in places.find("r", head, [head])] == [("/o", 1000)]
+        places.find("r", [writing])
+        assert [(target.path, target.uid) for target in places.find("r", [head])] == [("/o", 1000)]
+
+    def test_a_root_that_is_gone(self) -> None:
+        """Once the process that had the file open ended, its peer's view of the container is used."""
+        places = CheckpointPlaces()
+        writer = process(1, 0, "python t.py", root="/proc/1/root", open_files=("/o/checkpoint-5/a.pt",))
+        places.find("r", [writer])
+        (target,) = places.find("r", [process(2, 0, "python t.py", root="/proc/2/root")])
+        assert (target.path, target.root) == ("/o", "/proc/2/root")
 
     def test_nothing_twice(self) -> None:
         """What lies below a directory that was told is found there."""
         head = process(1, 0, "python train.py --output_dir /o", open_files=("/o/sub/x.pt",))
-        assert [target.path for target in CheckpointPlaces().find("r", head, [head, head])] == ["/o"]
+        assert [target.path for target in CheckpointPlaces().find("r", [head, head])] == ["/o"]
 
     def test_bounded(self) -> None:
         """A process that opens files everywhere does not make the scan grow."""
         head = process(1, 0, "python train.py", open_files=tuple(f"/d{n}x/a.pt" for n in range(100)))
-        assert len(CheckpointPlaces().find("r", head, [head])) == MAX_DIRECTORIES
+        assert len(CheckpointPlaces().find("r", [head])) == MAX_DIRECTORIES
 
     def test_through_the_root_of_a_container(self) -> None:
         """The directory is that of the process that was told."""
         head = process(1, 0, "python train.py --save out", root="/proc/1/root")
-        (target,) = CheckpointPlaces().find("r", head, [head])
+        (target,) = CheckpointPlaces().find("r", [head])
         assert (target.path, target.root) == (f"{CWD}/out", "/proc/1/root")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tables import CWD, process, rank_environment, ranks_below, table, to_file, to_pipe, torchrun
+from tables import CWD, gpu, process, rank_environment, ranks_below, table, to_file, to_pipe, torchrun
 from training_exporter.config import Config
 from training_exporter.model import DiscoveredRun, OutputTarget, ProcessRecord, ProcessTable
 from training_exporter.runs import outputs
@@ -62,6 +62,26 @@ class TestFiles:
         ranks = [replace(rank, outputs=to_file(f"/logs/{rank.pid}")) for rank in ranks_below(launcher, 2)]
         assert _paths(_run(table(launcher, ranks))) == ["/logs/110", "/logs/120"]
 
+    def test_rights_are_the_writers(self) -> None:
+        """A launcher of root's with ranks of a user: each file is read as who writes it."""
+        launcher = torchrun(outputs=to_file("/logs/a"), uid=0, gid=0)
+        ranks = [replace(rank, outputs=to_file(f"/logs/{rank.pid}")) for rank in ranks_below(launcher, 1)]
+        assert [(target.path, target.uid) for target in _run(table(launcher, ranks)).log_targets] == [
+            ("/logs/a", 0),
+            ("/logs/110", 1000),
+        ]
+
+    def test_the_driver_of_ray_repeats_its_actors(self) -> None:
+        """Ray prints what the actors say; their own files are read only where the driver's cannot be."""
+        driver = process(100, 1, "python -m verl.trainer.main_ppo", outputs=to_file("/logs/driver"))
+        raylet = process(101, 100, "/ray/raylet", session_id=100)
+        actor = process(110, 101, "ray::WorkerDict.update", session_id=100, outputs=to_file("/tmp/ray/w.out"))  # noqa: S108  a name
+        seen = [
+            Discovery(Config(), "node7").discover(table(first, raylet, actor), (gpu(0, 110),))[0].log_targets
+            for first in (driver, replace(driver, outputs=(OutputTarget(1, "terminal", "/dev/pts/0"),)))
+        ]
+        assert [[target.path for target in targets] for targets in seen] == [["/logs/driver"], ["/tmp/ray/w.out"]]  # noqa: S108  names
+
     def test_a_container_is_seen_through_its_root(self) -> None:
         """One file is one target, though every process has a root of its own."""
         launcher = torchrun(outputs=to_file("/logs/a"), root="/proc/100/root")
@@ -113,6 +133,19 @@ class TestSchedulers:
         step, task = self._step()
         srun = process(92, 1, "srun python train.py", environment=self.JOB, outputs=to_file("/home/u/slurm-4311.out"))
         assert _paths(_run(table(step, task, srun))) == ["/home/u/slurm-4311.out"]
+
+    def test_rights_are_the_tasks(self) -> None:
+        """The step's daemon is root's; what it writes for a task is read as the task's owner, or not at all."""
+        step, task = self._step()
+        (target,) = _run(table(step, task)).log_targets
+        assert (target.path, target.uid, target.rank) == ("/var/log/step.out", 1000, 0)
+
+    def test_a_task_that_hides_its_job(self) -> None:
+        """Without a job number nothing of another process is taken for its output."""
+        step, task = self._step()
+        task = replace(task, environment={"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"})
+        srun = process(92, 1, "srun python x.py", environment={}, outputs=to_file("/home/v/slurm-9.out"))
+        assert _paths(_run(table(step, task, srun))) == ["/var/log/step.out"]
 
     def test_another_job_is_none_of_ours(self) -> None:
         """Another job's srun on the same node is not read."""

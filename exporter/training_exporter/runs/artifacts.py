@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from training_exporter.model import CheckpointTarget, ProcessRecord
@@ -46,19 +47,21 @@ class CheckpointPlaces:
     def __init__(self) -> None:
         self._opened: dict[str, CheckpointTarget] = {}
 
-    def find(self, run: str, head: ProcessRecord, processes: Iterable[ProcessRecord]) -> tuple[CheckpointTarget, ...]:
-        """All targets of the run, those of the arguments first. `head` stands for the run and its owner."""
+    def find(self, run: str, processes: Iterable[ProcessRecord]) -> tuple[CheckpointTarget, ...]:
+        """All targets of the run, those of the arguments first. `processes` are its launcher and ranks."""
         processes = list(processes)
         found: dict[str, CheckpointTarget] = {}
         for process in processes:
             for path in told(process):
-                found.setdefault(path, _target(run, path, process, head))
+                found.setdefault(path, _target(run, path, process))
         for process in processes:
             for path in opened(process):
-                self._opened.setdefault(path, _target(run, path, process, head))
+                self._opened[path] = _target(run, path, process)
+        roots = [process.root for process in processes]
         for path, target in list(self._opened.items())[-MAX_DIRECTORIES:]:
             if not any(PurePosixPath(path).is_relative_to(known) for known in found):
-                found[path] = target
+                # the root of a process that is gone leads nowhere; its peers see the same
+                found[path] = target if target.root in roots else replace(target, root=roots[-1])
         return tuple(found.values())[:MAX_DIRECTORIES]
 
 
@@ -115,5 +118,5 @@ def _collapsed(path: PurePosixPath) -> PurePosixPath:
     return PurePosixPath(*parts)
 
 
-def _target(run: str, path: str, process: ProcessRecord, head: ProcessRecord) -> CheckpointTarget:
-    return CheckpointTarget(run, path, process.root, head.uid, head.gid)
+def _target(run: str, path: str, process: ProcessRecord) -> CheckpointTarget:
+    return CheckpointTarget(run, path, process.root, process.uid, process.gid)

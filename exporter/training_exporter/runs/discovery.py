@@ -136,7 +136,6 @@ class Discovery:
         family = _Family(group, tree, boundaries)
         outputs = Outputs(name, group, tree)
         gpus, extra = self._bind(group, family, devices)
-        processes = _heads(group)
         return DiscoveredRun(
             name=name,
             launcher=group.kind,
@@ -153,7 +152,7 @@ class Discovery:
             restart_count=facts.restart_count,
             gpus=gpus,
             log_targets=_configured_logs(configured) or outputs.find(),
-            checkpoint_targets=_configured_checkpoints(configured) or self._checkpoints(name, group, processes),
+            checkpoint_targets=_configured_checkpoints(configured) or self._checkpoints(name, _speakers(group)),
             hints=outputs.hints() + ((HINT_NUMBERS,) if group.numbers_guessed else ()),
             error_files=_error_files(group.ranks),
             provisional=group.provisional and configured is None,
@@ -166,8 +165,8 @@ class Discovery:
         self._sizes[group.head.key] = size
         return size or None
 
-    def _checkpoints(self, name: str, group: Group, processes: list[ProcessRecord]) -> tuple[CheckpointTarget, ...]:
-        return self._places.setdefault(name, CheckpointPlaces()).find(name, group.head, processes)
+    def _checkpoints(self, name: str, processes: list[ProcessRecord]) -> tuple[CheckpointTarget, ...]:
+        return self._places.setdefault(name, CheckpointPlaces()).find(name, processes)
 
     def _bind(self, group: Group, family: _Family, devices: Devices) -> tuple[dict[int, str], tuple[str, ...]]:
         """A rank keeps its GPU when that is lost or its context is gone: that is what is to be reported."""
@@ -291,6 +290,11 @@ def _heads(group: Group) -> list[ProcessRecord]:
     """The processes that speak for the group: launcher and ranks."""
     launcher = [group.launcher] if group.launcher is not None else []
     return launcher + [rank.process for rank in group.ranks]
+
+
+def _speakers(group: Group) -> list[ProcessRecord]:
+    """The processes whose arguments and files are the run's: not slurmstepd's or mpirun's."""
+    return [record for record in _heads(group) if record is not group.launcher or not roles.starts_anything(group.kind)]
 
 
 def _error_files(ranks: Iterable[Rank]) -> tuple[str, ...]:

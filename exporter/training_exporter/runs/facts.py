@@ -21,7 +21,7 @@ class GroupFacts:
         self._group = group
         self._host = host
         self._rank_environment = group.ranks[0].process.environment or {} if group.ranks else {}
-        self._head_environment = group.head.environment or {}
+        self._head_environment = group.owner.environment or {}
         self.launch = _told(group.launcher)
         self.script, self.arguments = self._program()
 
@@ -94,14 +94,14 @@ class GroupFacts:
     def naming(self) -> naming.Facts:
         """What a name is made of."""
         environment = self.environment
-        head = self._group.head
+        owner = self._group.owner
         return naming.Facts(
             script=self.script,
             arguments=self.arguments,
             environment=environment,
-            cgroup=head.cgroup,
-            uid=head.uid,
-            working_directory=head.working_directory,
+            cgroup=owner.cgroup,
+            uid=owner.uid,
+            working_directory=owner.working_directory,
             rendezvous_id=self.launch.option("rdzv_id")
             or environment.get("PET_RDZV_ID")
             or environment.get("TORCHELASTIC_RUN_ID"),

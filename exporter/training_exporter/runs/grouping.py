@@ -32,6 +32,13 @@ class Group:
         """The process that stands for the run: the launcher, else the first rank."""
         return self.launcher or self.ranks[0].process
 
+    @property
+    def owner(self) -> ProcessRecord:
+        """The process that says whose the run is and where: slurmstepd and orted may be root's."""
+        if self.ranks and roles.starts_anything(self.kind):
+            return self.ranks[0].process
+        return self.head
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:

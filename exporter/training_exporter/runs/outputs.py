@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import PurePosixPath
 
 from training_exporter.model import LogTarget, OutputTarget, ProcessRecord, Rank
@@ -13,6 +14,7 @@ from training_exporter.runs.grouping import Group
 from training_exporter.runs.tree import Tree
 
 MAX_PIPES = 8  # of one pipeline: a | b | tee file
+MAX_TARGETS = 64  # of one run
 
 HINT_TERMINAL = "the output goes to a terminal and cannot be read: start the run with `2>&1 | tee FILE`"
 HINT_NULL = "the output is thrown away (/dev/null): send it to a file"
@@ -40,39 +42,39 @@ class Outputs:
 
     def find(self) -> tuple[LogTarget, ...]:
         """The launcher's and the ranks' files; if there is none, what else of the run's text is in a file."""
-        for process, rank in self._speakers():
-            self._follow(process, rank)
+        group = self._group
+        if group.launcher is not None and not roles.starts_anything(group.kind):
+            self._follow(group.launcher, None)
+        if not (self._targets and self._console_repeats_ranks()):
+            for rank in group.ranks:
+                self._follow(rank.process, rank)
         if not self._targets:
             self._from_container()
         if not self._targets:
             self._from_files()
-        return tuple(self._targets.values())
+        return tuple(islice(self._targets.values(), MAX_TARGETS))
 
     def hints(self) -> tuple[str, ...]:
         """Why there is no text; nothing where there is."""
         if self._targets:
             return ()
-        found = [HINTS[kind] for kind in HINTS if kind in self._missed]
-        seen = [process for process, _ in self._speakers() if process.outputs]
-        if not seen and any(process.environment is None for process, _ in self._speakers()):
-            return (HINT_DENIED,)
-        return tuple(found[:1])
+        if not any(process.outputs for process in self._heads()):
+            return (HINT_DENIED,) if any(process.environment is None for process in self._heads()) else ()
+        return tuple(hint for kind, hint in HINTS.items() if kind in self._missed)[:1]
 
-    def _speakers(self) -> Iterator[tuple[ProcessRecord, Rank | None]]:
-        if self._group.launcher is not None and not roles.starts_anything(self._group.kind):
-            yield self._group.launcher, None
-        if not self._console_repeats_ranks():
-            for rank in self._group.ranks:
-                yield rank.process, rank
-        for companion in self._group.companions:
-            yield companion, None
+    def _heads(self) -> Iterator[ProcessRecord]:
+        if self._group.launcher is not None:
+            yield self._group.launcher
+        for rank in self._group.ranks:
+            yield rank.process
 
     def _console_repeats_ranks(self) -> bool:
-        """`torchrun --tee` writes every line of the ranks' files to the launcher's own output too."""
+        """`torchrun --tee` and Ray's driver write every line of the ranks' files to their own output too."""
+        if self._group.kind == "ray":
+            return True
         launcher = self._group.launcher
-        if launcher is None or not any(target.kind in {"file", "pipe"} for target in launcher.outputs):
-            return False
-        return launch(invocation(launcher.command).arguments).option("tee", "t") not in {None, "", "0"}
+        call = invocation(launcher.command if launcher is not None else None)
+        return launch(call.arguments).option("tee", "t") not in {None, "", "0"}
 
     def _follow(self, process: ProcessRecord, rank: Rank | None) -> None:
         for output in process.outputs:
@@ -101,26 +103,22 @@ class Outputs:
 
     def _from_scheduler(self, process: ProcessRecord, rank: Rank | None) -> bool:
         """Slurm reads the pipe: srun on this node, the batch script or slurmstepd itself has the file."""
-        steps = [ancestor for ancestor in self._tree.ancestors(process) if ancestor.name == "slurmstepd"]
-        if not steps:
+        step = next((above for above in self._tree.ancestors(process) if above.name == "slurmstepd"), None)
+        if step is None:
             return False
         job = (process.environment or {}).get("SLURM_JOB_ID")
-        relatives = [r for r in self._tree.records.values() if (r.environment or {}).get("SLURM_JOB_ID") == job]
-        for record in relatives:
-            if record.name == "srun" or any(word.endswith("slurm_script") for word in (record.command or ())[:3]):
-                files = [target.path for target in record.outputs if target.kind == "file"]
-                for path in files:
-                    self._add(record, path, None)
-                if files:
-                    return True
-        for path in steps[0].open_files:
-            if LOG_FILE.search(path):
-                self._add(process, path, rank)
-        return bool(self._targets)
+        carriers = [record for record in self._tree.records.values() if _carries_output(record, job)]
+        found = [(record, t.path) for record in carriers for t in record.outputs if t.kind == "file"]
+        if found:
+            self._add(*found[0], None)
+        own = [path for path in step.open_files if LOG_FILE.search(path)] if not found else []
+        for path in own:
+            self._add(process, path, rank)
+        return bool(found or own)
 
     def _from_container(self) -> None:
         """Container runtimes keep the output themselves; those files are root's, at places that only root chooses."""
-        head = self._group.head
+        head = self._group.owner
         group = head.cgroup or ""
         if "pipe" not in self._missed or group.startswith("/user.slice"):
             return
@@ -160,12 +158,19 @@ class Outputs:
         known = self._targets.get(key)
         shared = known is not None and known.rank != (rank.rank if rank else None)
         number = None if rank is None or shared else rank.rank
-        owner = self._group.head
-        root = known.root if known else process.root
-        self._targets[key] = LogTarget(self._run, path, root, owner.uid, owner.gid, number)
+        source = known or process  # the first that was found writing it: its root, and its rights to read it again
+        self._targets[key] = LogTarget(self._run, path, source.root, source.uid, source.gid, number)
 
     def _add_own(self, path: str) -> None:
         self._targets[False, path] = LogTarget(self._run, path)
+
+
+def _carries_output(record: ProcessRecord, job: str | None) -> bool:
+    """Whether a process is the job's srun, or the batch script that called it."""
+    batch = any(word.endswith("slurm_script") for word in (record.command or ())[:3])
+    return (
+        job is not None and (record.environment or {}).get("SLURM_JOB_ID") == job and (batch or record.name == "srun")
+    )
 
 
 def _tee_files(reader: ProcessRecord) -> tuple[str, ...]:

@@ -9,19 +9,18 @@ from training_exporter.model import ProcessRecord
 from training_exporter.runs.arguments import Invocation, invocation
 
 # Companions of a run whose work says nothing about it: full matches of the name (at most 15 characters in the
-# kernel) or of the program. Trackers, viewers, Ray's own services, profilers and GPU tools, exporters.
+# kernel) or of the program. Trackers and viewers, Ray's own services, profilers and GPU tools, exporters, pagers.
 UNCOUNTED: tuple[str, ...] = (
-    r"wandb.*",
-    r"gpu_stats",
-    r"tensorboard.*",
-    r"aim|aim-.*|mlflow.*|comet.*|neptune.*|clearml.*|trackio.*|swanlab.*",
-    r"raylet|gcs_server|plasma_store.*|redis-server",
-    r"ray-dashboard.*|ray::DashboardAg.*|ray::RuntimeEnvA.*|ray::IDLE.*",
-    r"(?:.*/)?ray/dashboard/.*|(?:.*/)?ray/_private/(?:log_monitor|runtime_env/agent/main)\.py",
+    r"wandb|wandb-.*|gpu_stats",
+    r"tensorboard|tensorboard_dat.*|tensorboard\.main",
+    r"aim|aim-.*|mlflow|comet|neptune|clearml-agent|trackio|swanlab",
+    r"raylet|gcs_server|plasma_store.*|redis-server|ray-dashboard.*",
+    r"ray::(?:DashboardAg|RuntimeEnvA|IDLE).*",
+    r"(?:.*/)?ray/(?:dashboard/.*|_private/log_monitor\.py|_private/runtime_env/agent/main\.py)",
     r"(?:.*/)?ray/autoscaler/_private/monitor\.py",
     r"py-spy|memray|perf|strace|gdb|nsys|ncu",
-    r"nvidia-smi|nvidia-persiste.*|nvitop.*|nvtop|gpustat|dcgm.*|nv-hostengine|rocm-smi|amd-smi",
-    r"(?:.*[-_])?exporter|prometheus.*|training-export.*|training_exporter(?:\..*)?",
+    r"nvidia-smi|nvidia-persiste.*|nvitop|nvitop-.*|nvtop|gpustat|dcgm|dcgmi|dcgm-.*|nv-hostengine|rocm-smi|amd-smi",
+    r"(?:[\w-]*[-_])?exporter|prometheus|prometheus-.*|training-export.*|training_exporter(?:\..*)?",
     r"top|htop|btop|ps|watch|tail|less|tee",
 )
 _UNCOUNTED = re.compile("|".join(f"(?:{pattern})" for pattern in UNCOUNTED))
@@ -124,7 +123,7 @@ def is_loader(record: ProcessRecord, rank: ProcessRecord) -> bool:
 def looks_like_training(record: ProcessRecord) -> bool:
     """Whether a Python program is called as training programs are; a hint, never a proof."""
     call = invocation(record.command)
-    return call.python and call.code is None and bool(TRAINING.search(call.program))
+    return call.python and call.code is None and bool(TRAINING.search(call.name))
 
 
 def is_ray(record: ProcessRecord) -> bool:
