@@ -212,3 +212,17 @@ discovry: {}
     def test_any_text(self, text: str) -> None:
         """Whatever stands in the file, the answer is a list of faults."""
         assert all(fault.message for fault in check(text))
+
+
+class TestDocument:
+    def test_example_is_valid(self, tmp_path: Path) -> None:
+        """The example of docs/configuration.md can be used as it is, and shows every key."""
+        text = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
+        example = text.partition("```yaml\n")[2].partition("```")[0]
+        assert messages(example) == []
+        path = tmp_path / "config.yaml"
+        path.write_text(example)
+        run = load(path).runs[0]
+        assert all((run.match, run.logs, run.checkpoints, run.expected, run.metrics))
+        for key in (*RunConfig.__slots__, *Budgets.__slots__, *Match.__slots__, *Discovery.__slots__):
+            assert key in text

@@ -363,6 +363,20 @@ class TestConnections:
         assert not answer.startswith(b"HTTP/1.1 200")
         assert running.ask("/metrics").status == 200
 
+    def test_half_open_connections(self, start: Start) -> None:
+        """Three hundred clients that never end their header cost neither threads nor scrapes."""
+        running = start()
+        threads = threading.active_count()
+        held = [running.connect() for _ in range(300)]
+        for one in held:
+            one.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        began = time.monotonic()
+        assert {200} == {running.ask("/metrics").status for _ in range(20)}
+        assert time.monotonic() - began < 5
+        assert threading.active_count() <= threads + 2
+        for one in held:
+            one.close()
+
     def test_many_scrapes(self, start: Start) -> None:
         """A thousand scrapes by fifty clients are all answered, whole or refused, within bounded threads."""
         running = start()

@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from training_exporter import server as server_module
 from training_exporter.documents import DocumentError
@@ -34,6 +37,7 @@ HTPASSWD_DIGEST = DIGEST.replace("$2b$", "$2y$")
 SERVER = f"tls_server_config:\n  cert_file: {TLS}/server.pem\n  key_file: {TLS}/server.key\n"
 CLIENTS = f"{SERVER}  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: {TLS}/ca.pem\n"
 USERS = f"basic_auth_users:\n  prometheus: {DIGEST}\n  apache: {HTPASSWD_DIGEST}\n"
+WORDS = ("tls_server_config", "basic_auth_users", "http_server_config", "cert_file", "key_file", "headers", "x")
 
 
 class Served:
@@ -290,6 +294,27 @@ class TestLoad:
         """A file that is not there is a fault: no server without the lock that was asked for."""
         with pytest.raises(DocumentError, match="cannot be read"):
             load(web_file)
+
+    @given(
+        st.one_of(
+            st.text(),
+            st.recursive(
+                st.one_of(st.none(), st.booleans(), st.integers(), st.sampled_from(["TLS13", DIGEST, "a.pem"])),
+                lambda inner: st.one_of(
+                    st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
+                ),
+            ).map(str),
+        )
+    )
+    def test_any_text(self, text: str) -> None:
+        """Whatever stands in the file, it is either taken whole or refused with its faults."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "web.yaml"
+            path.write_text(text, encoding="utf-8", errors="replace")
+            try:
+                load(path)
+            except DocumentError as error:
+                assert error.faults
 
     def test_empty(self, web_file: Path) -> None:
         """A file that says nothing is a server without lock."""
