@@ -50,10 +50,12 @@ attempt = 0
 ranks = start(attempt)
 while True:
     time.sleep(0.05)
+    if options.get("--blind"):
+        continue
     codes = [rank.poll() for rank in ranks]
     if all(code == 0 for code in codes):
         sys.exit(0)
-    if any(codes) and not options.get("--careless"):
+    if any(codes):
         for rank in ranks:
             rank.kill()
             rank.wait()

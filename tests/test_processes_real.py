@@ -128,18 +128,26 @@ class TestOneRun:
 
 class TestEvents:
     def test_stopped_and_killed_rank(self, work: Job, watch: Watch) -> None:
-        """A stopped rank shows as stopped; a killed one under a careless launcher as a zombie that keeps its number."""
-        work.start("--careless=1", "train.py")
+        """A stopped rank shows as stopped, a dead one that nobody waits for as a zombie, each under its number."""
+        work.start("--blind=1", "train.py")
         runs = watch.until(work.directory, complete())
         os.kill(_rank(runs, 0), signal.SIGSTOP)
-        (run,) = watch.until(work.directory, lambda runs: runs[0].ranks[0].process.state == "stopped")
-        assert [rank.rank for rank in run.ranks] == [0, 1]
         os.kill(_rank(runs, 1), signal.SIGKILL)
+        wanted = [(0, "stopped"), (1, "zombie")]
         (run,) = watch.until(
-            work.directory, lambda runs: len(runs[0].ranks) < 2 or runs[0].ranks[1].process.state == "zombie"
+            work.directory, lambda runs: [(rank.rank, rank.process.state) for rank in runs[0].ranks] == wanted
         )
-        assert [rank.rank for rank in run.ranks][:1] == [0]
         assert run.workers_expected == 2
+        assert {run.owner[loader.pid] for loader in run.loaders} == {0, 1}
+
+    def test_a_zombie_that_was_never_seen_alive(self, work: Job, watch: Watch) -> None:
+        """An exporter that starts later still knows which rank is the dead one."""
+        work.start("--blind=1", "train.py", environment={"LOADERS": "0"})
+        runs = watch.until(work.directory, complete(loaders=0))
+        os.kill(_rank(runs, 0), signal.SIGKILL)
+        watch.until(work.directory, lambda runs: runs[0].ranks[0].process.state == "zombie")
+        (run,) = Watch().until(work.directory, lambda runs: bool(runs) and len(runs[0].ranks) == 2)
+        assert (run.ranks[0].rank, run.ranks[0].process.state) == (0, "zombie")
 
     def test_worker_set_replaced(self, work: Job, watch: Watch) -> None:
         """After a restart the new ranks are the ranks, under the same name, and the count is torchelastic's."""
