@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training_exporter import server as server_module
-from training_exporter.documents import DocumentError
+from training_exporter.documents import DocumentError, Fault
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
 from training_exporter.server import Server
@@ -263,6 +263,15 @@ def _presented(served: Served, context: ssl.SSLContext) -> str:
         return str(dict(part[0] for part in certificate["subject"])["commonName"])
 
 
+def faults_of(path: Path) -> list[Fault]:
+    """What is wrong with a file; nothing if it can be used."""
+    try:
+        load(path)
+    except DocumentError as error:
+        return error.faults
+    return []
+
+
 class TestLoad:
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -311,10 +320,7 @@ class TestLoad:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "web.yaml"
             path.write_text(text, encoding="utf-8", errors="replace")
-            try:
-                load(path)
-            except DocumentError as error:
-                assert error.faults
+            assert all(fault.message for fault in faults_of(path))
 
     def test_empty(self, web_file: Path) -> None:
         """A file that says nothing is a server without lock."""
