@@ -8,11 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-from boards import run
+from boards import fleet, node, run
 from boards.panels import Json
 
 FOLDER = Path(__file__).parent / "dashboards"
-BOARDS = {"run.json": run.build}
+BOARDS = {"fleet.json": fleet.build, "run.json": run.build, "node.json": node.build}
 
 
 def text_of(board: Json) -> str:
@@ -28,7 +28,9 @@ def main() -> int:
     texts = {name: text_of(build()) for name, build in BOARDS.items()}
     stale = [name for name, text in texts.items() if not _is_fresh(FOLDER / name, text)]
     if check:
-        sys.stderr.writelines(f"grafana/dashboards/{name} is not up to date: run grafana/generate.py\n" for name in stale)
+        sys.stderr.writelines(
+            f"grafana/dashboards/{name} is not up to date: run grafana/generate.py\n" for name in stale
+        )
         return 1 if stale else 0
     for name in stale:
         (FOLDER / name).write_text(texts[name], encoding="utf-8")

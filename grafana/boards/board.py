@@ -38,21 +38,28 @@ def band(height: int, *panels: tuple[int, Json]) -> Band:
     return Band(height, panels)
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a dashboard is called and shows; `uid` is part of every link to it, `since` the time range it opens with."""
+
+    uid: str
+    title: str
+    about: str
+    since: str
+
+
 def dashboard(
-    uid: str,
-    title: str,
-    about: str,
+    identity: Identity,
     sections: Sequence[Section],
     *,
     variables: Sequence[Json],
     annotations: Sequence[Json] = (),
     links: Sequence[Json] = (),
-    since: str,
 ) -> Json:
     """The whole document. Raises UnknownNameError for a query that no series can answer."""
     found: Json = {
         "annotations": {"list": list(annotations)},
-        "description": about,
+        "description": identity.about,
         "editable": True,
         "graphTooltip": 1,
         "id": None,
@@ -62,10 +69,10 @@ def dashboard(
         "schemaVersion": SCHEMA_VERSION,
         "tags": [TAG],
         "templating": {"list": list(variables)},
-        "time": {"from": f"now-{since}", "to": "now"},
+        "time": {"from": f"now-{identity.since}", "to": "now"},
         "timezone": "browser",
-        "title": title,
-        "uid": uid,
+        "title": identity.title,
+        "uid": identity.uid,
         "version": 1,
     }
     known = known_names()

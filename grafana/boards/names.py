@@ -49,7 +49,7 @@ def known_names() -> dict[str, frozenset[str]]:
 
 def _labels_of_rule(name: str, body: str) -> frozenset[str]:
     grouped = {label.strip() for labels in _GROUPED.findall(body) for label in labels.split(",")}
-    return frozenset(grouped | set(name.split(":")[0].split("_")) | set(_REPLACED.findall(body)))
+    return frozenset(grouped | set(name.split(":", maxsplit=1)[0].split("_")) | set(_REPLACED.findall(body)))
 
 
 def check_query(query: str, known: Mapping[str, frozenset[str]]) -> None:

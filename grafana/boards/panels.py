@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 
 from training_exporter.palette import BY_STATE, LOOKS
@@ -15,6 +17,9 @@ CALM = BY_STATE["training"].colour
 NOTE = BY_STATE["no_progress"].colour
 ACT = BY_STATE["stalled"].colour
 PLAIN = BY_STATE[""].colour
+
+# As a part of an override: a line to compare with.
+DASHED: Json = {"custom__lineStyle": {"fill": "dash", "dash": [10, 10]}}
 
 # In tables one absent series would drop whole columns; -1 stands in for it and is shown as these words.
 NOT_AVAILABLE = -1
@@ -70,57 +75,69 @@ def column(expr: str) -> Json:
     return target(expr, instant=True, table=True)
 
 
-def _panel(number: int, kind: str, title: str, about: str, targets: Sequence[Json], **parts: Any) -> Json:
-    letters = (f"{'' if index < 26 else 'A'}{chr(ord('A') + index % 26)}" for index in range(len(targets)))
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every panel has: its number (stable, for links), title, description, and what it says when it is empty."""
+
+    number: int
+    title: str
+    about: str
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How values are shown. `unit` is one of Grafana's ids; `least` and `most` bound the axis where they are given."""
+
+    unit: str = "none"
+    decimals: int | None = None
+    mappings: Sequence[Json] = ()
+    limits: Json | None = None
+    least: float | None = None
+    most: float | None = None
+    links: Sequence[Json] = ()
+
+
+def _panel(kind: str, head: Head, targets: Sequence[Json], **parts: object) -> Json:
     return {
-        "id": number,
+        "id": head.number,
         "type": kind,
-        "title": title,
-        "description": about,
+        "title": head.title,
+        "description": head.about,
         "datasource": DATASOURCE,
-        "targets": [{**query, "refId": letter} for query, letter in zip(targets, letters, strict=True)],
+        "targets": [{**query, "refId": letter} for query, letter in zip(targets, ascii_uppercase, strict=False)],
         **parts,
     }
 
 
-def _defaults(unit: str, empty: str, limits: Json | None, mappings: Iterable[Json], **more: Any) -> Json:
-    defaults: Json = {"unit": unit, "noValue": empty, "mappings": list(mappings), **more}
-    if limits is not None:
-        defaults["thresholds"] = limits
-    return defaults
+def _config(head: Head, field: Field, overrides: Sequence[Json], **more: object) -> Json:
+    defaults: Json = {
+        "unit": field.unit,
+        "noValue": head.empty,
+        "mappings": list(field.mappings),
+        "links": list(field.links),
+        **more,
+    }
+    optional = {"decimals": field.decimals, "thresholds": field.limits, "min": field.least, "max": field.most}
+    defaults.update({key: value for key, value in optional.items() if value is not None})
+    return {"defaults": defaults, "overrides": list(overrides)}
 
 
 def stat(
-    number: int,
-    title: str,
-    about: str,
-    targets: Sequence[Json],
-    *,
-    unit: str,
-    empty: str,
-    limits: Json | None = None,
-    mappings: Sequence[Json] = (),
-    decimals: int | None = None,
-    fill: bool = False,
-    links: Sequence[Json] = (),
+    head: Head, targets: Sequence[Json], field: Field, *, overrides: Sequence[Json] = (), fill: bool = False
 ) -> Json:
     """A tile with the current value; `fill` colours the whole of it, for tiles that call for action."""
-    more: Json = {"color": {"mode": "thresholds"}, "links": list(links)}
-    if decimals is not None:
-        more["decimals"] = decimals
     return _panel(
-        number,
         "stat",
-        title,
-        about,
+        head,
         targets,
-        fieldConfig={"defaults": _defaults(unit, empty, limits or thresholds(base="text"), mappings, **more), "overrides": []},
+        fieldConfig=_config(head, _with_limits(field, "text"), overrides, color={"mode": "thresholds"}),
         options={
             "colorMode": "background" if fill else "value",
             "graphMode": "none",
             "justifyMode": "auto",
             "orientation": "auto",
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "reduceOptions": _newest(),
             "textMode": "auto",
             "wideLayout": True,
         },
@@ -128,41 +145,23 @@ def stat(
 
 
 def series(
-    number: int,
-    title: str,
-    about: str,
-    targets: Sequence[Json],
-    *,
-    unit: str,
-    empty: str,
-    least: float | None = 0,
-    most: float | None = None,
-    overrides: Sequence[Json] = (),
-    fill: int = 0,
-    step: bool = False,
+    head: Head, targets: Sequence[Json], field: Field, *, overrides: Sequence[Json] = (), step: bool = False
 ) -> Json:
-    """Lines over time; the axis starts at `least` unless that is None."""
-    more: Json = {
-        "color": {"mode": "palette-classic"},
-        "custom": {
-            "drawStyle": "line",
-            "fillOpacity": fill,
-            "lineInterpolation": "stepAfter" if step else "linear",
-            "lineWidth": 2,
-            "pointSize": 4,
-            "showPoints": "auto",
-            "spanNulls": False,
-        },
-        "links": [],
+    """Lines over time; `step` for values that stay until they change."""
+    drawn: Json = {
+        "drawStyle": "line",
+        "fillOpacity": 0,
+        "lineInterpolation": "stepAfter" if step else "linear",
+        "lineWidth": 2,
+        "pointSize": 4,
+        "showPoints": "auto",
+        "spanNulls": False,
     }
-    more.update({key: value for key, value in (("min", least), ("max", most)) if value is not None})
     return _panel(
-        number,
         "timeseries",
-        title,
-        about,
+        head,
         targets,
-        fieldConfig={"defaults": _defaults(unit, empty, None, (), **more), "overrides": list(overrides)},
+        fieldConfig=_config(head, field, overrides, color={"mode": "palette-classic"}, custom=drawn),
         options={
             "legend": {"calcs": ["lastNotNull"], "displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -170,29 +169,17 @@ def series(
     )
 
 
-def bands(
-    number: int,
-    title: str,
-    about: str,
-    targets: Sequence[Json],
-    *,
-    empty: str,
-    mappings: Sequence[Json],
-    links: Sequence[Json] = (),
-) -> Json:
-    """A state timeline. It has no thresholds and a fixed colour mode, or Grafana colours it by value and not by word."""
-    more: Json = {
-        "color": {"mode": "fixed", "fixedColor": "text"},
-        "custom": {"fillOpacity": 90, "lineWidth": 0, "spanNulls": False},
-        "links": list(links),
-    }
+def bands(head: Head, targets: Sequence[Json], field: Field) -> Json:
+    """A state timeline.
+
+    It has no thresholds and a fixed colour mode, or Grafana would colour it by value and not by word.
+    """
+    drawn: Json = {"fillOpacity": 90, "lineWidth": 0, "spanNulls": False}
     return _panel(
-        number,
         "state-timeline",
-        title,
-        about,
+        head,
         targets,
-        fieldConfig={"defaults": _defaults("none", empty, None, mappings, **more), "overrides": []},
+        fieldConfig=_config(head, field, (), color=fixed("text"), custom=drawn),
         options={
             "alignValue": "left",
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
@@ -205,93 +192,72 @@ def bands(
 
 
 def table(
-    number: int,
-    title: str,
-    about: str,
+    head: Head,
     targets: Sequence[Json],
     *,
     names: Mapping[str, str],
-    empty: str,
     overrides: Sequence[Json] = (),
     sort: str = "",
-    merge: bool = True,
 ) -> Json:
-    """A table of instant queries joined on their common labels; `names` renames, orders and selects the columns."""
-    steps: list[Json] = [{"id": "merge", "options": {}}] if merge else []
-    steps.append(
-        {
-            "id": "organize",
-            "options": {
-                "excludeByName": {"Time": True},
-                "indexByName": {name: index for index, name in enumerate(names)},
-                "renameByName": dict(names),
-            },
-        }
-    )
-    more: Json = {"color": {"mode": "thresholds"}, "custom": {"align": "auto", "cellOptions": {"type": "auto"}}}
+    """A table of instant queries joined on their common labels.
+
+    `names` renames and orders the columns; one without a new name is hidden. The column `sort` has its largest first.
+    """
+    hidden = dict.fromkeys(("Time", *(name for name, title in names.items() if not title)), True)
+    joined: Json = {
+        "excludeByName": hidden,
+        "indexByName": {name: index for index, name in enumerate(names)},
+        "renameByName": {name: title for name, title in names.items() if title},
+    }
+    plain = Field("short", mappings=[NOT_AVAILABLE_MAPPING], limits=thresholds(base="text"))
+    cells: Json = {"align": "auto", "cellOptions": {"type": "auto"}}
     return _panel(
-        number,
         "table",
-        title,
-        about,
+        head,
         targets,
-        fieldConfig={
-            "defaults": _defaults("short", empty, thresholds(base="text"), [NOT_AVAILABLE_MAPPING], **more),
-            "overrides": list(overrides),
-        },
+        fieldConfig=_config(head, plain, overrides, color={"mode": "thresholds"}, custom=cells),
         options={
             "cellHeight": "sm",
             "footer": {"show": False},
             "showHeader": True,
             "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
         },
-        transformations=steps,
+        transformations=[{"id": "merge", "options": {}}, {"id": "organize", "options": joined}],
     )
 
 
-def bars(
-    number: int,
-    title: str,
-    about: str,
-    targets: Sequence[Json],
-    *,
-    unit: str,
-    empty: str,
-    overrides: Sequence[Json] = (),
-    limits: Json | None = None,
-    most: float | None = None,
-) -> Json:
+def bars(head: Head, targets: Sequence[Json], field: Field, *, overrides: Sequence[Json] = ()) -> Json:
     """Horizontal bars of current values, one per query or series."""
-    more: Json = {"color": {"mode": "thresholds"}, "min": 0}
-    if most is not None:
-        more["max"] = most
     return _panel(
-        number,
         "bargauge",
-        title,
-        about,
+        head,
         targets,
-        fieldConfig={
-            "defaults": _defaults(unit, empty, limits or thresholds(base=PLAIN), (), **more),
-            "overrides": list(overrides),
-        },
+        fieldConfig=_config(head, _with_limits(field, PLAIN), overrides, color={"mode": "thresholds"}),
         options={
             "displayMode": "basic",
             "orientation": "horizontal",
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "reduceOptions": _newest(),
             "showUnfilled": True,
             "valueMode": "color",
         },
     )
 
 
-def override(name: str, **properties: Any) -> Json:
+def _with_limits(field: Field, base: str) -> Field:
+    return replace(field, limits=field.limits or thresholds(base=base))
+
+
+def _newest() -> Json:
+    return {"calcs": ["lastNotNull"], "fields": "", "values": False}
+
+
+def override(name: str, **properties: object) -> Json:
     """Properties of the one field with this name; `__` in a property stands for a dot, `_` stays."""
     found = [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()]
     return {"matcher": {"id": "byName", "options": name}, "properties": found}
 
 
-def override_matching(pattern: str, **properties: Any) -> Json:
+def override_matching(pattern: str, **properties: object) -> Json:
     """Like `override`, for every field whose name matches."""
     return {**override("", **properties), "matcher": {"id": "byRegexp", "options": f"/{pattern}/"}}
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from boards.panels import NOT_AVAILABLE
 from training_exporter.demo_stack import JOB
-from training_exporter.palette import BY_STATE, NO_DATA_CODE
+from training_exporter.palette import NO_DATA_CODE
 
 RUNS = '{job=~"$job", run=~"$run"}'
 RECORDED = '{run=~"$run"}'
 RUN = '{run="$run"}'
+NODE = '{job=~"$job", instance="$node"}'
+NODE_GPU = '{job=~"$job", instance="$node", gpu=~"$gpu"}'
 HERE = '{run="$run", instance=~"$node"}'
 # As in the rules: what `up` is asked for is the scrape job of this name.
 SCRAPED = f'up{{job="{JOB}"}}'
+FIRING = 'ALERTS{alertstate="firing", alertname=~"Training.+"}'
 UP = f"count({SCRAPED} == 1)"
 
 
@@ -28,6 +31,9 @@ def state(labels: str) -> str:
     )
 
 
+RUN_STATE = state(RUN)
+
+
 def age(series: str, by: str) -> str:
     """How long ago the moment in `series` (Unix time) was, on the clock of its own node; the least per `by`."""
     clock = "max by (job, instance) (training_exporter_time_seconds)"
@@ -42,8 +48,3 @@ def or_not_available(expr: str, everyone: str, by: str = "run") -> str:
 def while_scraped(expr: str) -> str:
     """`expr` as long as any exporter answers: what nobody counts must not read as a calm 0."""
     return f"({expr} or vector(0)) and on () {UP}"
-
-
-def code(state_name: str) -> int:
-    """Code of a state by its name."""
-    return BY_STATE[state_name].code
