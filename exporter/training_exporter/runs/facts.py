@@ -44,9 +44,11 @@ class GroupFacts:
         """Number of this node in the run, or "" where nobody says."""
         told = self.launch.option("node_rank", "machine_rank")
         number = self._number("GROUP_RANK", "PET_NODE_RANK", "NODE_RANK", "SLURM_NODEID")
-        if number is None and told is not None and told.isdigit():
+        if number is not None:
+            return str(number)
+        if told is not None and told.isdigit():
             return told
-        return "" if number is None else str(number)
+        return "0" if self._group.kind == "torchrun" and not self.multi_node else ""
 
     @property
     def multi_node(self) -> bool:
