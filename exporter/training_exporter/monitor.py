@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from training_exporter.logs import RunLogs
+from training_exporter.logs import RunLogs, side_targets
 from training_exporter.model import Health, LogBatch, Observation, Report, SourceName
 from training_exporter.runs.discovery import environment_keys, interesting
 from training_exporter.runs.node import Node
@@ -194,8 +194,9 @@ class Monitor:
         )
         with self._lock:
             self._view = self._node.observe(observation)
-        self._tail.follow(self._node.log_targets())
-        self._checkpoint_source.watch(self._node.checkpoint_targets())
+        checkpoints = self._node.checkpoint_targets()
+        self._tail.follow((*self._node.log_targets(), *side_targets(checkpoints)))
+        self._checkpoint_source.watch(checkpoints)
         self._process_source.gpu_pids(self._node.gpu_pids())
         self._ticked_seconds = now
 

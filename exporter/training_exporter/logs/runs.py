@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
-from training_exporter.model import LogBatch, LogEvent, TailChunk
+from training_exporter.logs.results import Results
+from training_exporter.logs.side_files import SideFile, parser_for
+from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
 
 INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
@@ -17,6 +19,7 @@ MAX_MESSAGES = 64
 @dataclass(slots=True)
 class _File:
     parser: LogParser
+    side: SideFile | None = None  # a structured file instead of a log
     rank: int | None = None
     readable: bool = True
     unread_bytes: int = 0
@@ -48,6 +51,8 @@ class _Run:
     lead_step: int | None = None
     incidents: dict[tuple[str, str | None, str | None], float] = field(default_factory=dict)
     last_line: str | None = None
+    phase: LogPhase = "setup"
+    results: Results = field(default_factory=Results)
 
 
 class RunLogs:
@@ -88,6 +93,7 @@ class RunLogs:
             for file in run.files.values():
                 self._take(run, file, file.parser.idle(now_seconds), growth)
         novel = growth.novel and not restored
+        logs = {path: file for path, file in run.files.items() if file.side is None}
         return LogBatch(
             run=name,
             time_seconds=now_seconds,
@@ -98,21 +104,26 @@ class RunLogs:
             novel=novel,
             restored=restored,
             last_line=run.last_line,
-            unread_bytes=sum(file.unread_bytes for file in run.files.values()),
+            unread_bytes=sum(file.unread_bytes for file in logs.values()),
             dropped_bytes=growth.dropped_bytes,
             opens=growth.opens,
             rotations=growth.rotations,
             truncations=growth.truncations,
-            files=tuple(path for path, file in run.files.items() if file.readable),
-            readable=not run.files or any(file.readable for file in run.files.values()),
-            error=next((file.error for file in run.files.values() if file.error), None),
+            files=tuple(path for path, file in logs.items() if file.readable),
+            readable=any(file.readable for file in logs.values()),
+            error=next((file.error for file in logs.values() if file.error), None),
         )
 
     def _chunk(self, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
         file = run.files.get(chunk.file)
         if file is None:
-            file = run.files[chunk.file] = _File(LogParser(run.patterns, run.novelty), chunk.rank)
+            file = run.files[chunk.file] = _File(
+                LogParser(run.patterns, run.novelty), parser_for(chunk.file), chunk.rank
+            )
         file.readable, file.error, file.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
+        if file.side is not None:
+            self._side(run, file.side, chunk, growth)
+            return
         growth.opens += chunk.opens
         growth.rotations += chunk.rotations
         growth.truncations += chunk.truncations
@@ -131,9 +142,28 @@ class RunLogs:
             run.last_line = parser.last_line
         self._take(run, file, events, growth)
 
+    def _side(self, run: _Run, side: SideFile, chunk: TailChunk, growth: _Growth) -> None:
+        """Values of a structured file replace those of the log; a result that the log printed is no second one."""
+        if chunk.restart:
+            side.restart()
+        events = side.feed(chunk.data, chunk.time_seconds)
+        if chunk.restored:  # of checkpoints that were there before: nobody knows which was the last
+            return
+        for event in events:
+            if event.event == "validation" and not run.results.repeats(event.split or "val", event.metrics):
+                run.results.note(event.split or "val", event.metrics)
+                growth.events.append(event)
+            else:
+                growth.events.append(replace(event, event="progress", phase=run.phase, step=None, epoch=None))
+
     def _take(self, run: _Run, file: _File, events: Sequence[LogEvent], growth: _Growth) -> None:
         for event in events:
-            if event.event == "warning":
+            run.phase = event.phase
+            if event.event == "validation":
+                run.results.note(event.split or "val", event.metrics)
+            if event.event == "val_progress" and event.metrics:  # of the part so far: shown by parse-log only
+                growth.events.append(replace(event, metrics={}))
+            elif event.event == "warning":
                 if self._first_of_incident(run, event):
                     growth.events.append(event)
             elif event.event != "train_step" or self._leads(run, file, event):

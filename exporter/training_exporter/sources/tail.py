@@ -10,6 +10,7 @@ from functools import partial
 
 from training_exporter.clock import Clock
 from training_exporter.model import LogTarget, TailChunk
+from training_exporter.sources.mounts import MountTable
 from training_exporter.sources.offload import Offload
 from training_exporter.sources.tail_file import Following, Reading, read
 from training_exporter.sources.tail_pattern import expand, is_pattern
@@ -74,12 +75,7 @@ class TailSource:
         known = set(self._found)
         self._expand(targets, now)
         self._choose(targets, known, now)
-        answers = self._offload.run(
-            (key, partial(read, entry.target, key[2], entry.label, entry.following, now))
-            for key, entry in self._entries.items()
-            if entry.twin_until_seconds <= now
-        )
-        chunks = [chunk for key in self._entries for chunk in self._take(key, answers.get(key), now)]
+        chunks = [chunk for key, reading in self._read(now) for chunk in self._take(key, reading, now)]
         self._watch(behind=any(chunk.unread_bytes for chunk in chunks))
         return tuple(chunks)
 
@@ -88,6 +84,32 @@ class TailSource:
         self.follow(())
         if self._waker is not None:
             self._waker.close()
+
+    def _read(self, now: float) -> list[tuple[Key, Reading | None]]:
+        """The answers of this round.
+
+        On each file system one file is tried before the others, which are left for the next round when it does not
+        answer: a dead mount with many logs costs one deadline a round, not one a log.
+        """
+        stuck = self._offload.stuck
+        groups: dict[tuple[str, str], list[Key]] = {}
+        mounts = MountTable.read()
+        for key, entry in self._entries.items():
+            if entry.twin_until_seconds <= now and key not in stuck:
+                groups.setdefault((key[1], mounts.point(key[2]) if key[1] == "/" else ""), []).append(key)
+        answers: list[tuple[Key, Reading | None]] = []
+        for first, *others in groups.values():
+            answers += self._ask([first], now)
+            if first not in self._offload.stuck:
+                answers += self._ask(others, now)
+        return answers
+
+    def _ask(self, keys: Sequence[Key], now: float) -> list[tuple[Key, Reading | None]]:
+        entries = [(key, self._entries[key]) for key in keys]
+        answers = self._offload.run(
+            (key, partial(read, entry.target, key[2], entry.label, entry.following, now)) for key, entry in entries
+        )
+        return [(key, answers.get(key)) for key in keys]
 
     def _take(self, key: Key, reading: Reading | None, now: float) -> Sequence[TailChunk]:
         entry = self._entries[key]
@@ -102,7 +124,7 @@ class TailSource:
 
     def _silent(self, key: Key, entry: _Entry, now: float) -> Sequence[TailChunk]:
         """No answer: nothing was taken, so the next answer goes on from the same place."""
-        if entry.mute or entry.twin_until_seconds > now:
+        if entry.mute:
             return ()
         entry.mute = True
         error = "does not answer" if key in self._offload.stuck else "cannot be read"

@@ -27,20 +27,23 @@ def expand(target: LogTarget) -> tuple[str, ...]:
     """The files that the pattern names, sorted; `**` stands for any directories, up to eight deep. May block."""
     owner = Owner.of(target.uid, target.gid)
     found = ["/"]
+    guessed = False  # whether what was found so far came from a pattern: then the next part may not be there
     for part in (part for part in target.path.split("/") if part):
         above, found = found, []
         for path in above:
-            found.extend(_matches(target.root, path, part, owner))
+            found.extend(_matches(target.root, path, part, owner, check=guessed))
             if len(found) >= MAX_MATCHES:
                 break
+        guessed |= is_pattern(part)
     return tuple(sorted(set(found)))[:MAX_MATCHES]
 
 
-def _matches(root: str, path: str, part: str, owner: Owner | None) -> Iterator[str]:
+def _matches(root: str, path: str, part: str, owner: Owner | None, *, check: bool) -> Iterator[str]:
     if part == "**":
         yield from _below(root, path, owner, MAX_DEPTH)
     elif not is_pattern(part):
-        yield posixpath.join(path, part)
+        if not check or part in _names(root, path, owner):
+            yield posixpath.join(path, part)
     else:
         for name in _names(root, path, owner):
             if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):

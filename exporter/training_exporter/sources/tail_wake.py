@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
+
+from training_exporter.sources.mounts import MountTable
 
 MAX_DIRECTORIES = 32
 MIN_SECONDS = 0.2  # between two wake-ups, however fast a log grows
@@ -58,7 +59,7 @@ class Waker(FileSystemEventHandler):
         self._wake()
 
     def _schedule(self, path: str) -> ObservedWatch | None:
-        if file_system(path) not in _LOCAL:
+        if MountTable.read().type_of(path) not in _LOCAL:
             return None
         try:
             if self._observer is None:
@@ -69,15 +70,3 @@ class Waker(FileSystemEventHandler):
         except OSError as error:
             logger.info("changes in %s are seen at the next poll only: %s", path, error)
             return None
-
-
-def file_system(path: str, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Type of the file system that a path is on, from the mount table alone: never touches the path."""
-    best, kind = "", ""
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-        fields = line.split()
-        point = fields[4]
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, fields[fields.index("-") + 1]
-    return kind

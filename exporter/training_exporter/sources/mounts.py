@@ -1,0 +1,39 @@
+"""Which file system a path is on, told from the mount table alone: the path itself is never touched."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class MountTable:
+    """Type of the file system by mount point."""
+
+    types: Mapping[str, str]
+
+    @classmethod
+    def read(cls, table: Path = TABLE) -> MountTable:
+        """The mounts of this process's namespace; a later one over the same point hides the earlier."""
+        types = {}
+        for line in table.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            fields = line.split(" ")
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+            types[point] = fields[fields.index("-") + 1]
+        return cls(types)
+
+    def point(self, path: str) -> str:
+        """The mount point that an absolute path is below, as far as its text tells (links are not followed)."""
+        while path not in self.types and path not in ("/", ""):
+            path = posixpath.dirname(path)
+        return path or "/"
+
+    def type_of(self, path: str) -> str:
+        """Type of the file system, such as `ext4` or `nfs4`; empty if unknown."""
+        return self.types.get(self.point(path), "")
