@@ -549,6 +549,16 @@ class TestSeveral:
         site.write("train.log", 5000)
         assert site.complete() == {"checkpoint-1500", "output"}
 
+    def test_a_log_inside_a_checkpoint_is_none_of_it(self, site: Site) -> None:
+        """Event files and logs in its folder grow on after the save; it neither grows nor becomes unfinished."""
+        for file in ("model.safetensors", "trainer_state.json"):
+            site.write(f"checkpoint-1/{file}")
+        before = site.look()["checkpoint-1"]
+        for file in ("events.out.tfevents.1", "train.log", "metrics.jsonl"):
+            site.write(f"checkpoint-1/{file}")
+        after = site.look()["checkpoint-1"]
+        assert (after.complete, after.bytes, after.changed) == (True, before.bytes, False)
+
     @pytest.mark.parametrize("name", ["hf", "megatron", "dcp", "speculators"])
     def test_a_directory_that_is_a_checkpoint_itself(self, tmp_path: Path, name: str) -> None:
         """The target may be one checkpoint; what would lie beside it cannot be seen, so rest must do there."""
