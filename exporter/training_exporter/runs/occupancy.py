@@ -85,7 +85,9 @@ def pids_of(run: DiscoveredRun) -> list[int]:
 
 
 def _foreign_namespace(samples: Iterable[GpuSample], table: ProcessTable | None) -> bool:
-    """Whether the driver's PIDs are of another PID namespace: it lists some, and none of them is here."""
+    """Whether the driver's PIDs are of another PID namespace: known so, or it lists some and none of them is here."""
+    if table is not None and not table.host_pids:
+        return True
     pids = [process.pid for sample in samples for process in sample.processes or ()]
     return table is not None and bool(pids) and not any(pid in table.processes for pid in pids)
 

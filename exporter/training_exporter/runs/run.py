@@ -151,11 +151,15 @@ class Run:
         return self.learner.step(now, moves.steps) and was_training
 
     def observe_checkpoints(self, listing: DirectoryListing) -> None:
-        self.checkpoints.observe(listing)
-        if self.checkpoints.readable:
-            self.gave.add("checkpoints")
-        self.mark("checkpoint", self.checkpoints.last_growth_seconds)
-        self.mark("checkpoint", self.checkpoints.event_files_growth_seconds)
+        found = self.checkpoints
+        found.observe(listing)
+        self.mark("checkpoint", found.last_growth_seconds)
+        self.mark("checkpoint", found.event_files_growth_seconds)
+        if "checkpoints" not in self.gave:
+            view = found.view(listing.time_seconds)
+            # an empty directory is known and has given nothing yet
+            if "checkpoint" in self.signals or (view is not None and view.count > 0):
+                self.gave.add("checkpoints")
 
     def observe_gpus(self, gpus: GpuContext, now: float) -> None:
         """Take the newest samples of the run's GPUs."""
