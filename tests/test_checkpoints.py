@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -192,20 +193,28 @@ class TestDirectoryScanner:
             DirectoryScanner(target(tmp_path), clock).scan()
 
 
+@pytest.fixture
+def roomy() -> Iterator[Path]:
+    """A folder for very many files: in memory where there is such a place, and emptied afterwards."""
+    memory = Path("/dev/shm")  # noqa: S108 - the folder below it is a private one
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 class TestCost:
     def test_a_hundred_thousand_files_are_not_walked_every_time(
-        self, tmp_path: Path, clock: FakeClock, calls: Counter[str]
+        self, roomy: Path, clock: FakeClock, calls: Counter[str]
     ) -> None:
         """Once known, old folders cost one look at their own time each; the newest checkpoint is still seen to grow."""
         for folder in range(100):
-            directory = tmp_path / f"cache/{folder}"
+            directory = roomy / f"cache/{folder}"
             directory.mkdir(parents=True)
             descriptor = os.open(directory, os.O_RDONLY)
             for file in range(1000):
                 os.close(os.open(str(file), os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
             os.close(descriptor)
-        new = write(tmp_path / "checkpoint-5/model.safetensors")
-        scanner = DirectoryScanner(target(tmp_path), clock)
+        new = write(roomy / "checkpoint-5/model.safetensors")
+        scanner = DirectoryScanner(target(roomy), clock)
         for _ in range(3):
             scanner.scan()
         calls.clear()
