@@ -310,11 +310,11 @@ class TestWithoutLauncher:
         assert run.gpus == {0: "0", 1: "1"}
 
     def test_plain_python_on_a_gpu(self) -> None:
-        """A run only once it shows progress; all its GPUs are its."""
+        """A run only once it shows progress; of several GPUs its rank's is the one that it fills most."""
         program = process(100, 1, "python main.py")
         (run,) = _discover(table(program), gpu(0, 100, memory_bytes=5), gpu(1, 100, memory_bytes=9))
         assert (run.launcher, run.provisional, run.workers_expected) == ("python", True, 1)
-        assert (run.gpus, run.extra_gpus) == ({0: "1"}, ("0",))
+        assert run.gpus == {0: "1"}
 
     def test_by_script_name(self) -> None:
         """`python train.py` without a GPU is a candidate, its own children are not."""

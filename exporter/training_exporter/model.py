@@ -226,7 +226,6 @@ class DiscoveredRun:
     hints: tuple[str, ...] = ()  # for a person, e.g. "output goes to a terminal: | tee FILE"
     error_files: tuple[str, ...] = ()  # TORCHELASTIC_ERROR_FILE of the ranks, absolute
     provisional: bool = False  # no launcher and not configured: a run only once a step, epoch or checkpoint was seen
-    extra_gpus: tuple[str, ...] = ()  # held by the run's processes beyond one per rank (model parallel, notebooks)
 
 
 # --- logs ------------------------------------------------------------------------------------------------------

@@ -135,7 +135,6 @@ class Discovery:
         configured = self._configuration(group)
         family = _Family(group, tree, boundaries)
         outputs = Outputs(name, group, tree)
-        gpus, extra = self._bind(group, family, devices)
         return DiscoveredRun(
             name=name,
             launcher=group.kind,
@@ -150,13 +149,12 @@ class Discovery:
             workers_expected=facts.workers_expected or self._size(group),
             world_size=facts.world_size,
             restart_count=facts.restart_count,
-            gpus=gpus,
+            gpus=self._bind(group, family, devices),
             log_targets=_configured_logs(configured) or outputs.find(),
             checkpoint_targets=_configured_checkpoints(configured) or self._checkpoints(name, _speakers(group)),
             hints=outputs.hints() + ((HINT_NUMBERS,) if group.numbers_guessed else ()),
             error_files=_error_files(group.ranks),
             provisional=group.provisional and configured is None,
-            extra_gpus=extra,
         )
 
     def _size(self, group: Group) -> int | None:
@@ -168,15 +166,14 @@ class Discovery:
     def _checkpoints(self, name: str, processes: list[ProcessRecord]) -> tuple[CheckpointTarget, ...]:
         return self._places.setdefault(name, CheckpointPlaces()).find(name, processes)
 
-    def _bind(self, group: Group, family: _Family, devices: Devices) -> tuple[dict[int, str], tuple[str, ...]]:
+    def _bind(self, group: Group, family: _Family, devices: Devices) -> dict[int, str]:
         """A rank keeps its GPU when that is lost or its context is gone: that is what is to be reported."""
         gpus = {}
         for rank in group.ranks:
             label = bind(rank, family.of(rank), devices) or self._bound.get(rank.process.key)
             if label is not None:
                 gpus[rank.rank] = self._bound[rank.process.key] = label
-        held = {label for pid in family.pids for label in devices.holders.get(pid, ())}
-        return gpus, tuple(sorted(held - set(gpus.values())))
+        return gpus
 
     def _remember(self, named: list[tuple[str, Group]], table: ProcessTable) -> None:
         alive = {record.key for record in table.processes.values()}
@@ -241,9 +238,6 @@ class _Family:
         if group.launcher is not None:
             for record in tree.below(group.launcher, without=boundaries):
                 self._add(record, tree, boundaries, ranks)
-        self.pids = ranks | {record.pid for record in self.loaders + self.others}
-        if group.launcher is not None:
-            self.pids.add(group.launcher.pid)
 
     def of(self, rank: Rank) -> list[ProcessRecord]:
         return self._by_rank[rank.rank]

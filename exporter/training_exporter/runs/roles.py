@@ -63,8 +63,8 @@ WRAPPERS = frozenset(
     }
 )  # fmt: skip
 
-# Processes that carry the output of others to a file.
-PLUMBING = frozenset({"tee", "srun", "slurmstepd", "conmon", "containerd-shim", "containerd-shim-runc-v2", "podman"})
+# Processes that carry the output of others to a file. Container runtimes do too; they are ancestors of what they run.
+PLUMBING = frozenset({"tee", "srun"})
 
 RANK_KEYS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_KEYS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
