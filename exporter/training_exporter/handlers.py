@@ -312,7 +312,7 @@ def _implements(handler: RequestHandler, method: str) -> bool:
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
         return choose_encoder(accept)
-    except TypeError:  # a version that is no number
+    except (TypeError, ValueError):  # a version that is no number
         return choose_encoder("")
 
 
