@@ -364,7 +364,8 @@ class TestBlindness:
         """It is shown and never blind."""
         world = World()
         world.pass_time(10)
-        assert world.run.absent == {"logs": True, "checkpoints": True}
+        assert world.run.absent == {"gpu": False, "processes": False, "logs": True, "checkpoints": True}
+        assert world.run.blind == {"gpu": False, "processes": False}
 
 
 class TestEnd:

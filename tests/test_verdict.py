@@ -183,6 +183,11 @@ class TestBlind:
         active = replace(SILENT, blind=frozenset({source}))
         assert (state(active)[0], state(replace(active, idle_seconds=130.0))[0]) == ("training", "unknown")
 
+    def test_does_not_end_a_lack_of_progress(self) -> None:
+        """It prevents only its beginning."""
+        held = replace(SILENT, blind=frozenset({"logs"}), no_progress_held=True)
+        assert state(held)[0] == "no_progress"
+
     def test_mutes_only_a_stall_that_begins_after_it(self) -> None:
         """An established one stays."""
         latched = replace(IDLE, blind=frozenset({"gpu"}), stalled_since_seconds=NOW - 100.0, stall_cause="collective")

@@ -89,6 +89,7 @@ def remember_run(run: Run, shift_seconds: float) -> dict[str, Any]:
         "farthest": run.farthest,
         "stalled_since": wall(run.stalled_since),
         "stall_cause": run.stall_cause,
+        "lacks_progress": run.lacks_progress,
         "state": run.state,
         "state_since": wall(run.state_since),
         "gpus": run.gpu_labels,
@@ -116,6 +117,7 @@ def restore_run(run: Run, memory: Mapping[str, Any]) -> None:
     run.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
     run.stalled_since = memory["stalled_since"]
     run.stall_cause = str(memory["stall_cause"])
+    run.lacks_progress = bool(memory["lacks_progress"])
     run.state = str(memory["state"])
     run.state_since = memory["state_since"]
     run.gpu_labels = tuple(memory["gpus"])

@@ -12,7 +12,7 @@ from training_exporter.runs.gpus import BUSY_RATIO, WORKING_EFFORT, GpuTracker
 from training_exporter.runs.phase import PhaseFacts
 from training_exporter.runs.run import PROGRESS_SIGNALS, WORK_SIGNALS, GpuContext, Run
 from training_exporter.runs.sentence import Numbers, sentence
-from training_exporter.runs.verdict import Facts, judge, stall_cause
+from training_exporter.runs.verdict import Facts, judge, lacks_progress, stall_cause
 from training_exporter.runs.view import CheckpointView, RunView, Verdict
 
 # Activity within this time of a phase's begin is the end of the phase before.
@@ -64,6 +64,7 @@ def view_of(run: Run, around: Surroundings) -> RunView:
     )
     facts = _facts(run, seen, situation)
     run.latch_stall(stall_cause(facts) if facts.alive and not facts.done else "", now)
+    run.lacks_progress = facts.alive and lacks_progress(facts)
     judgement = judge(facts)
     run.note_state(judgement.state, now)
     words = sentence(facts, judgement, _numbers(run, seen))
@@ -190,6 +191,7 @@ def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
         mean_working=sum(working) / len(working) if working else None,
         stalled_since_seconds=run.stalled_since,
         stall_cause=run.stall_cause,
+        no_progress_held=run.lacks_progress,
     )
 
 
@@ -293,7 +295,7 @@ def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
         activity_seconds=dict(run.signals),
         budgets_seconds=_budgets(facts),
         blind=seen.blind,
-        absent={source: True for source in SOURCES if source not in run.gave},
+        absent={source: source not in run.gave for source in SOURCES},
         idle_seconds=facts.idle_seconds if alive else None,
         no_progress_seconds=facts.no_progress_seconds if alive else None,
         weak_evidence=seen.weak,

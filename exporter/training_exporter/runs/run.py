@@ -64,6 +64,7 @@ class Run:
         self.farthest: tuple[float, int] | None = None  # (epoch, step) of all worker sets before
         self.stalled_since: float | None = None
         self.stall_cause = ""
+        self.lacks_progress = False  # as of the last verdict
         self.state = ""
         self.state_since: float | None = None
         self.weak_seconds: float | None = None  # when weak evidence was last seen, and its words

@@ -94,6 +94,7 @@ class Facts:
 
     stalled_since_seconds: float | None = None  # time since when the latched stall holds
     stall_cause: str = ""
+    no_progress_held: bool = False  # the run made no progress at the verdict before
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,11 @@ def stall_cause(facts: Facts) -> str:
     if not _stalls(facts) or {"gpu", "processes"} & facts.blind:
         return ""
     return _cause(facts)
+
+
+def lacks_progress(facts: Facts) -> bool:
+    """Whether the run makes no progress. Blind logs or checkpoints keep it from beginning, not from going on."""
+    return _overdue(facts) and (facts.no_progress_held or not {"logs", "checkpoints"} & facts.blind)
 
 
 def is_training_level(facts: Facts) -> bool:
@@ -175,7 +181,8 @@ def _cause(facts: Facts) -> str:
     return "collective" if facts.gpus_busy and not facts.gpus_working else "host"
 
 
-def _no_progress(facts: Facts) -> bool:
+def _overdue(facts: Facts) -> bool:
+    """No progress past its budget, where that says something."""
     since = facts.no_progress_seconds
     if since is None or since <= facts.progress_budget_seconds or not facts.processes_seen:
         return False
@@ -184,13 +191,11 @@ def _no_progress(facts: Facts) -> bool:
 
 def _blind_state(facts: Facts) -> str:
     """NO_PROGRESS, or UNKNOWN where a blind source is needed to say more; "" where neither holds."""
-    silent = _no_progress(facts)
-    unseen = bool({"logs", "checkpoints"} & facts.blind)
-    if silent and not unseen:
+    if lacks_progress(facts):
         return "no_progress"
     if (facts.idle_seconds or 0.0) <= UNKNOWN_SECONDS:
         return ""
-    return "unknown" if {"gpu", "processes"} & facts.blind or silent else ""
+    return "unknown" if {"gpu", "processes"} & facts.blind or _overdue(facts) else ""
 
 
 def _living_state(facts: Facts) -> str:
