@@ -532,6 +532,7 @@ class TestInteresting:
             (process(1, 0, "python3 x.py", environment={"RANK": "0"}), True),
             (process(1, 0, "ray::Actor"), True),
             (process(1, 0, "nginx", environment=None), False),
+            (process(1, 0, "containerd-shim-runc-v2 -id x"), False),
             (process(1, 0, "python3 -m training_exporter", environment=None), False),
         ],
     )
