@@ -109,6 +109,12 @@ class TestProcesses:
         found = {name: len(processes) for name, processes in by_name(world.live(1)).items()}
         assert found == {"pt_elastic": 1, "python3": 1, "pt_data_worker": 1}
 
+    def test_ranks_without_their_launcher(self) -> None:
+        """Ranks that outlive their launcher are children of init."""
+        world = World(scenario("  - {for: 1m}\n  - {for: 1m, launcher: gone}"))
+        world.live(0)
+        assert {rank.parent_pid for rank in world.live(1).processes.values()} == {1}
+
     def test_restart_replaces_the_workers(self) -> None:
         """A restart has new workers with a count under the same launcher."""
         world = World(scenario("  - {for: 1m}\n  - {for: 1m, restart: true}"))

@@ -131,6 +131,15 @@ class TestRun:
         assert simulate.run(missing, json=False, openmetrics=None, interval_seconds=15, out=io.StringIO()) == 1
         assert "missing.yaml" in capsys.readouterr().err
 
+    def test_a_folder_that_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """An output that cannot be written is said before anything is played."""
+        story, out = tmp_path / "short.yaml", io.StringIO()
+        story.write_text(STORY)
+        nowhere = tmp_path / "nowhere" / "out.om"
+        assert simulate.run(story, json=True, openmetrics=nowhere, interval_seconds=15, out=out) == 1
+        assert out.getvalue() == ""
+        assert "nowhere" in capsys.readouterr().err
+
 
 class TestShipped:
     @pytest.mark.parametrize("name", sorted(shipped()))

@@ -71,24 +71,23 @@ def play(scenario: Scenario) -> Iterator[tuple[int, NodeView, bool]]:
 def run(file: Path, *, json: bool, openmetrics: Path | None, interval_seconds: float, out: TextIO) -> int:
     """Play `file`, print the changes to `out` and leave the series in `openmetrics`.
 
-    Exit status: 0, or 1 for a scenario that cannot be read, with every fault on the error output. Raises OSError
-    when `openmetrics` cannot be written.
+    Exit status: 0, or 1 for a scenario that cannot be read or a file that cannot be written; the error output says why.
     """
     try:
         scenario = load(file)
+        series = openmetrics.open("w", encoding="utf-8") if openmetrics else None
     except (OSError, DocumentError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    changes, recording, scrapes = Changes(), Recording(), 0
+    changes, recording, due_seconds = Changes(), Recording(), 0.0
     for second, view, scraped in play(scenario):
-        out.writelines(
-            f"{change.as_json() if json else change.as_text()}\n" for change in changes.between(view, second)
-        )
-        if openmetrics and second >= scrapes * interval_seconds:
-            scrapes += 1
+        words = (change.as_json() if json else change.as_text() for change in changes.between(view, second))
+        out.writelines(f"{line}\n" for line in words)
+        if series and second >= due_seconds:
+            due_seconds += interval_seconds
             if scraped:
                 recording.add(EPOCH_SECONDS + second, families(view))
-    if openmetrics:
-        with openmetrics.open("w", encoding="utf-8") as file_out:
-            recording.write(file_out)
+    if series:
+        with series:
+            recording.write(series)
     return 0

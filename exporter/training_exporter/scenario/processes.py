@@ -8,7 +8,7 @@ from dataclasses import replace
 from training_exporter.model import ProcessRecord, ProcessState, ProcessTable
 from training_exporter.scenario.draws import Moment
 from training_exporter.scenario.records import RankSegment, Segment
-from training_exporter.scenario.spawn import COMPILER, LOADER, Spawner
+from training_exporter.scenario.spawn import COMPILER, INIT_PID, LOADER, Spawner
 
 # A process that does something leaves the processor now and then; the number itself means nothing.
 SWITCHES_PER_SECOND = 25
@@ -30,6 +30,10 @@ class Process:
     @property
     def pid(self) -> int:
         return self._record.pid
+
+    def orphan(self) -> None:
+        """Its parent ended."""
+        self._record = replace(self._record, parent_pid=INIT_PID)
 
     def work(self, cores: float = 0.0, read: float = 0.0, written: float = 0.0, faults: float = 0.0) -> None:
         """One second of it; one that does nothing is not switched to either."""
@@ -133,11 +137,12 @@ class ProcessModel:
         elif segment.restart:
             self._restarts += 1
             self._ranks.clear()
-        parent = self._launcher
         for number, rank in enumerate(segment.ranks):
-            self._set_state(number, rank, parent, now)
-        if not segment.launcher:
+            self._set_state(number, rank, self._launcher, now)
+        if not segment.launcher and self._launcher is not None:
             self._launcher = None
+            for processes in self._ranks.values():
+                processes.process.orphan()
 
     def advance(self, segment: Segment, moments: tuple[Moment, ...], now: float) -> None:
         """One second of everybody."""

@@ -65,7 +65,7 @@ class Spawner:
             parent_pid=INIT_PID,
             session_id=self._pid,
             name="python3",
-            command=("python3", "generate.py"),
+            command=("python3", "-m", "neighbour"),
             environment={},
             working_directory="/home/neighbour",
             uid=NEIGHBOUR_UID,
