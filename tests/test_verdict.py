@@ -263,12 +263,14 @@ class TestProperties:
 
 class TestSentence:
     def test_says_what_is_expected_while_validating(self) -> None:
-        """With numbers and the time of the page."""
+        """With numbers, and the time of the page."""
         judged = replace(TRAINING, phase="validating", idle_seconds=5.0, idle_budget_seconds=2700.0)
-        numbers = Numbers(phase_seconds=720.0, utilization=0.0, bytes_per_second=4.2e6)
-        assert sentence(judged, Judgement("validating"), numbers) == (
-            "Validating for 12 min: GPUs at 0 %, reading and writing 4.2 MB/s; pages after 45 min of silence."
+        numbers = Numbers(phase_seconds=720.0, last_phase_seconds=1500.0, utilization=0.0, bytes_per_second=4.2e6)
+        words = sentence(judged, Judgement("validating"), numbers)
+        assert words.startswith(
+            "Validating for 12 min, the last took 25 min: GPUs at 0 %, reading and writing 4.2 MB/s; would page at "
         )
+        assert words.endswith(" if it fell silent now.")
 
     def test_says_when_a_quiet_run_would_page(self) -> None:
         """On the wall clock."""

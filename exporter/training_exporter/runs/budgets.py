@@ -52,6 +52,10 @@ class Learner:
         """The 90th percentile in seconds of the last completed intervals; None until one is known."""
         return self._intervals[kind].typical()
 
+    def last(self, kind: str) -> float | None:
+        """The newest completed interval in seconds; None until one is known."""
+        return self._intervals[kind].last()
+
     def step_seconds(self) -> float | None:
         """Median time of one step over the whole worker set."""
         value = self._step_times.quantile(0.5)

@@ -19,6 +19,8 @@ from training_exporter.runs.view import CheckpointView, RunView, Verdict
 PHASE_SETTLES_SECONDS = 20.0
 WEAK_SECONDS = 60.0  # weak evidence holds this long after it was last seen
 HOST_WORK_SECONDS = 600.0
+# Phase -> kind of interval that is learnt of it.
+PHASE_KINDS = {"starting": "start", "validating": "validation", "checkpointing": "checkpoint"}
 # Rates and windows of 10 s are full again, and the next table or listing was seen.
 SETTLE_SECONDS = 15.0
 GPU_BUSY_RATIO = 0.5
@@ -213,8 +215,10 @@ def _numbers(run: Run, seen: _Seen) -> Numbers:
     around, speaking = seen.around, seen.speaking
     utilizations = [value for value in (tracker.utilization for tracker in speaking) if value is not None]
     start = run.phase.start_seconds
+    kind = PHASE_KINDS.get(run.phase.name)
     return Numbers(
         phase_seconds=None if start is None else around.now - start,
+        last_phase_seconds=None if kind is None else run.learner.last(kind),
         wall_shift_seconds=around.wall_shift_seconds,
         step=run.progress.step,
         steps_target=run.progress.steps_target,

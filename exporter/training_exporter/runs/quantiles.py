@@ -83,6 +83,10 @@ class Intervals:
     def clear(self) -> None:
         self._seconds.clear()
 
+    def last(self) -> float | None:
+        """The newest in seconds; None while there is none."""
+        return self._seconds[-1] if self._seconds else None
+
     def typical(self) -> float | None:
         """The 90th percentile (nearest rank) in seconds; None while there is none."""
         if not self._seconds:

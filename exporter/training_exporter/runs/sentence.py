@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from training_exporter.runs.verdict import Facts, Judgement, is_training_level
+from training_exporter.runs.verdict import QUIET_SECONDS, Facts, Judgement, is_training_level
 
 _CAUSES = {
     "stopped": "a rank is stopped by a signal",
@@ -24,6 +24,7 @@ class Numbers:
     """What the sentence may mention besides the facts. None = unknown."""
 
     phase_seconds: float | None = None
+    last_phase_seconds: float | None = None  # how long the last one of this kind took
     wall_shift_seconds: float = 0.0
     step: int | None = None
     steps_target: int | None = None
@@ -36,7 +37,7 @@ class Numbers:
 
 
 def sentence(facts: Facts, judgement: Judgement, numbers: Numbers) -> str:
-    """For example: Validating for 12 min: GPUs at 0 %, reading or writing 4.2 MB/s; would page at 14:05."""
+    """For example: Validating for 12 min, the last took 25 min: GPUs at 0 %, reading and writing 4.2 MB/s; ..."""
     state = judgement.state
     if state in ("finished", "failed", "ended", "absent"):
         return _end(state, numbers)
@@ -63,6 +64,8 @@ def _end(state: str, numbers: Numbers) -> str:
 
 def _phase(facts: Facts, numbers: Numbers) -> str:
     words = f"{facts.phase.capitalize()} for {_duration(numbers.phase_seconds)}"
+    if numbers.last_phase_seconds is not None:
+        words += f", the last took {_duration(numbers.last_phase_seconds)}"
     if facts.phase == "training" and numbers.step is not None:
         target = "" if numbers.steps_target is None else f" of {numbers.steps_target}"
         words += f" (step {numbers.step}{target})"
@@ -99,9 +102,7 @@ def _deadline(facts: Facts, numbers: Numbers) -> str:
         return ""
     wall = facts.now_seconds + numbers.wall_shift_seconds + left
     page = datetime.fromtimestamp(wall, timezone.utc).astimezone().strftime("%H:%M")
-    if facts.idle_seconds <= 60.0:
-        return f"; pages after {_duration(facts.idle_budget_seconds)} of silence"
-    return f"; would page at {page}"
+    return f"; would page at {page}" + (" if it fell silent now" if facts.idle_seconds <= QUIET_SECONDS else "")
 
 
 def _duration(seconds: float | None) -> str:
