@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from nodes import START_SECONDS, discovered, record, sample
-from training_exporter.model import GpuProcess, ProcessRecord, ProcessTable
+from nodes import START_SECONDS, discovered, event, record, sample
+from training_exporter.model import GpuProcess, LogBatch, LogEvent, ProcessRecord, ProcessTable
 from training_exporter.runs.budgets import Learner
+from training_exporter.runs.logbook import Logbook
 from training_exporter.runs.occupancy import Occupancy, Occupants
 from training_exporter.runs.phase import PhaseClock, PhaseFacts
 from training_exporter.runs.workers import WorkerSet, process_states
@@ -198,6 +199,46 @@ class TestWorkerSet:
         self.observe(workers, [record(10)], 0.0)
         self.observe(workers, [record(10)], 5.0, launcher=False)
         assert (workers.present, workers.launcher_alive) == (True, False)
+
+
+class TestLogbook:
+    def read(self, book: Logbook, *events: LogEvent, **changes: object) -> None:
+        batch = LogBatch("job", START_SECONDS, events, lines=len(events), bytes=100, files=("/log",))
+        book.observe(replace(batch, **changes))  # type: ignore[arg-type]
+
+    def test_is_absent_until_a_log_could_be_read(self) -> None:
+        """A file that nobody may read is no log."""
+        book = Logbook()
+        self.read(book, readable=False, files=())
+        assert book.view() is None
+
+    def test_messages_to_worry_about_are_there_at_zero(self) -> None:
+        """So that the first one is an increase; benign ones appear when they are seen."""
+        book = Logbook()
+        self.read(book, event("warning", warning="chatter", severity="benign"))
+        view = book.view()
+        assert view is not None
+        classes = {severity for (_, severity), count in view.messages_total.items() if count == 0}
+        assert (classes, view.messages_total["chatter", "benign"]) == ({"suspect", "fatal"}, 1)
+
+    def test_counts_what_was_read(self) -> None:
+        """Lines, bytes, redraws apart, and the time of the last message of a class."""
+        book = Logbook()
+        self.read(book, event("warning", warning="cuda_oom", severity="fatal"), redraws=7)
+        self.read(book, event("warning", warning="cuda_oom", severity="fatal"))
+        view = book.view()
+        assert view is not None
+        assert (view.lines_total, view.bytes_total, view.redraws_total) == (2, 200, 7)
+        assert view.messages_total["cuda_oom", "fatal"] == 2
+        assert view.last_message_seconds == {"fatal": START_SECONDS}
+
+    def test_a_restored_batch_counts_nothing(self) -> None:
+        """It stood there before."""
+        book = Logbook()
+        self.read(book, event("warning", warning="cuda_oom", severity="fatal"), restored=True)
+        view = book.view()
+        assert view is not None
+        assert (view.lines_total, view.messages_total["cuda_oom", "fatal"], view.last_line_seconds) == (0, 0, None)
 
 
 class TestOccupants:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from training_exporter.logs.messages import NAMES
 from training_exporter.model import LogBatch
 from training_exporter.runs.view import LogView
+
+# Suspect and fatal messages are there at 0 from the first readable log on, so that their first one is an increase.
+KNOWN_MESSAGES: Mapping[tuple[str, str], int] = {
+    (name, severity): 0 for name, severity in NAMES if severity != "benign"
+}
 
 
 class Logbook:
@@ -22,7 +28,7 @@ class Logbook:
         self._last_line_seconds: float | None = None
         self._last_line: str | None = None
         self._files: tuple[str, ...] = ()
-        self._messages: dict[tuple[str, str], int] = {}
+        self._messages: dict[tuple[str, str], int] = dict(KNOWN_MESSAGES)
         self._last_message_seconds: dict[str, float] = {}
 
     def observe(self, batch: LogBatch) -> None:
