@@ -77,6 +77,31 @@ class TestMain:
         assert all(action.help for action in cli.arguments_of(cli.commands_of(cli.parser())[command]))
 
 
+class TestFiles:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["parse-log", "MISSING"],
+            ["simulate", "MISSING"],
+            ["check-config", "MISSING"],
+            ["demo", "--scenario", "MISSING"],
+        ],
+    )
+    def test_missing_file(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]) -> None:
+        """A file that is not there is exit code 1 and a sentence that names it."""
+        missing = str(tmp_path / "missing")
+        assert cli.main([word.replace("MISSING", missing) for word in words]) == 1
+        shown = capsys.readouterr()
+        assert missing in shown.out + shown.err
+
+    def test_reader_that_goes_away(self) -> None:
+        """`| head` ends the program quietly."""
+        command = f"{sys.executable} -m training_exporter parse-log - | head -1"
+        lines = "".join(f"step {number} loss 1.0\n" for number in range(20_000))
+        result = subprocess.run(["sh", "-c", command], input=lines, capture_output=True, text=True, check=False)
+        assert (len(result.stdout.splitlines()), result.stderr) == (1, "")
+
+
 class TestServeOptions:
     def test_defaults(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """Without flags the record is the default one, apart from where memory is kept."""

@@ -158,10 +158,10 @@ class TestRefused:
         command = [sys.executable, "-m", "training_exporter", *flags]
         return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
 
-    def test_taken_address(self, start: Start) -> None:
+    def test_taken_address(self, start: Start, tmp_path: Path) -> None:
         """A taken address is exit code 1 and one readable sentence."""
         port = start().port
-        result = self.run(f"--web.listen-address=127.0.0.1:{port}", "--state.dir=/nonexistent/x")
+        result = self.run(f"--web.listen-address=127.0.0.1:{port}", f"--state.dir={tmp_path / 'second'}")
         assert result.returncode == 1
         assert (
             f"cannot listen on 127.0.0.1:{port}: Address already in use; is another exporter running?" in result.stderr
@@ -175,7 +175,7 @@ class TestRefused:
         path = tmp_path / "file.yaml"
         if content is not None:
             path.write_text(content)
-        result = self.run(f"{flag}={path}", "--web.listen-address=127.0.0.1:0")
+        result = self.run(f"{flag}={path}", "--web.listen-address=127.0.0.1:0", f"--state.dir={tmp_path / 'state'}")
         assert result.returncode == 1
         assert str(path) in result.stderr
         assert "Traceback" not in result.stderr

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -135,7 +136,7 @@ def parse_log(arguments: argparse.Namespace) -> int:
     """
     from training_exporter import parse_log as command  # noqa: PLC0415
 
-    return command.run(arguments.file, json=arguments.json, out=sys.stdout)
+    return _said(lambda: command.run(arguments.file, json=arguments.json, out=sys.stdout))
 
 
 def check_config(arguments: argparse.Namespace) -> int:
@@ -157,12 +158,14 @@ def simulate(arguments: argparse.Namespace) -> int:
     """
     from training_exporter import simulate as command  # noqa: PLC0415
 
-    return command.run(
-        arguments.scenario,
-        json=arguments.json,
-        openmetrics=arguments.openmetrics,
-        interval_seconds=arguments.interval,
-        out=sys.stdout,
+    return _said(
+        lambda: command.run(
+            arguments.scenario,
+            json=arguments.json,
+            openmetrics=arguments.openmetrics,
+            interval_seconds=arguments.interval,
+            out=sys.stdout,
+        )
     )
 
 
@@ -181,6 +184,17 @@ def demo(arguments: argparse.Namespace) -> int:
         ),
         sys.stdout,
     )
+
+
+def _said(run: Callable[[], int]) -> int:
+    """The exit code of `run`; a file that cannot be read or written is said in words, with exit code 1."""
+    try:
+        return run()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
 
 
 def serve_options(arguments: argparse.Namespace) -> ServeOptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -12,15 +11,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
-from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, RequestHandler
 
 from training_exporter import page
 from training_exporter.authentication import Authenticator, BusyError
+from training_exporter.clients import is_local, is_name_allowed
 from training_exporter.history import History
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
@@ -116,7 +114,7 @@ class Handler(RequestHandler):
         self.site.began(self)
         for name, value in self.site.web.headers.items():
             self.set_header(name, value)
-        if not _name_allowed(self.request, self.site.web):
+        if not is_name_allowed(self.request, self.site.web):
             self.answer(403, "This client certificate is not allowed here.")
         elif self.site.web.users:
             await self._authenticate()
@@ -160,7 +158,7 @@ class Handler(RequestHandler):
     def private(self) -> bool:
         """Whether this client may see log text, arguments and paths."""
         web = self.site.web
-        return self.site.options.show_log_text or bool(web.users) or web.verifies_clients or _is_local(self.request)
+        return self.site.options.show_log_text or bool(web.users) or web.verifies_clients or is_local(self.request)
 
     def _give_up(self) -> None:
         connection = self.request.connection
@@ -319,36 +317,3 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
 def _render(encoder: Callable[[Any], bytes], registry: object, compressed: bool) -> bytes:
     body = encoder(registry)
     return gzip.compress(body, compresslevel=6) if compressed else body
-
-
-def _is_local(request: HTTPServerRequest) -> bool:
-    """Whether a program on this machine asks for itself: no proxy, and no web page by a name that it made up."""
-    if any(name in request.headers for name in ("X-Forwarded-For", "X-Real-Ip", "Forwarded", "Via")):
-        return False
-    host = urlsplit(f"//{request.host}").hostname or ""
-    return _is_loopback(request.remote_ip or "") and (host == "localhost" or _is_address(host))
-
-
-def _is_loopback(text: str) -> bool:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _name_allowed(request: HTTPServerRequest, web: WebConfig) -> bool:
-    if not web.client_names:
-        return True
-    certificate = request.get_ssl_certificate()
-    names = certificate.get("subjectAltName", ()) if isinstance(certificate, dict) else ()
-    return any(value in web.client_names for _, value in names)
