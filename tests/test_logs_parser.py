@@ -124,6 +124,14 @@ class TestRedraws:
         events = parser.feed(b"\rEpoch 0:  11%|#   | 11/100 [00:01<00:09,  9it/s]", 1.0)
         assert [(event.event, event.step) for event in events] == [("train_step", 10)]
 
+    def test_bar_that_stands_there_is_read_after_a_pause(self) -> None:
+        """The last drawing, which no carriage return ended yet, counts once it has stood for two seconds."""
+        parser = LogParser()
+        parser.feed(b"\rEpoch 0: 100%|#### | 100/100 [00:01<00:00,  9it/s]", 10.0)
+        assert parser.idle(11.0) == []
+        assert [(event.event, event.step) for event in parser.idle(12.0)] == [("train_step", 100)]
+        assert parser.idle(13.0) == []
+
 
 class TestBounds:
     def test_one_endless_line_is_cut_and_counted(self) -> None:

@@ -90,7 +90,7 @@ class Assembler:
             return
         if block.kind in ("rich", "block"):
             yield from self._joined(block)
-        elif block.kind == "dict":
+        elif block.kind in ("dict", "quoted"):
             yield from self._literal(block)
         elif block.kind.startswith("metrics:"):
             yield from self._metric_table(block)
@@ -134,7 +134,14 @@ class Assembler:
             return self._rest(block, record)
         if block.kind.startswith("metrics:"):
             return self._metric_row(block, record)
-        rows = {"block": self._block_row, "dict": self._literal_row, "columns": self._column_row}
+        if block.kind == "quoted" and not record.plan.message.lstrip().startswith(("'", '"')):
+            return False
+        rows = {
+            "quoted": self._quoted_row,
+            "block": self._block_row,
+            "dict": self._literal_row,
+            "columns": self._column_row,
+        }
         return (yield from rows[block.kind](block, record))
 
     def _rest(self, block: _Block, record: Record) -> bool:
@@ -165,6 +172,13 @@ class Assembler:
         block.depth += literals.depth_change(record.plan.masked)
         going = block.add(record.text.strip(), record.end_line, record.time_seconds)
         if block.depth <= 0 or not going:
+            yield from self.flush()
+        return True
+
+    def _quoted_row(self, block: _Block, record: Record) -> Taking:
+        text = unmask(record.plan.message, record.tokens).strip()
+        block.add(text.rstrip(")"), record.end_line, record.time_seconds)
+        if text.endswith(")") or len(block.texts) >= MAX_LINES:
             yield from self.flush()
         return True
 
@@ -209,7 +223,10 @@ class Assembler:
         yield self._span(block, plan, tokens)
 
     def _literal(self, block: _Block) -> Iterator[Record]:
-        text = " ".join(block.texts)
+        if block.kind == "quoted":
+            text = "".join(part.strip("(")[1:-1] for part in block.texts)
+        else:
+            text = " ".join(block.texts)
         if text.lstrip().startswith("["):
             return
         plan, tokens = self._understand(text)

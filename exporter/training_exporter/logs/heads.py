@@ -16,7 +16,7 @@ _RANK_PREFIXES = [
     re.compile(rf"\[{N},(?P<mark>{N})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
     re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
-    re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss|train|acc))"),  # srun --label
+    re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss\b))"),  # srun --label
     re.compile(rf"[A-Za-z][\w-]*[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"),  # pdsh, deepspeed: host name
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")

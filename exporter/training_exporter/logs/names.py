@@ -49,7 +49,7 @@ _AUX_PREFIX = re.compile(
 )
 # What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
 _SETTING = re.compile(
-    r"(?:^|_)(?:interval|steps?|iters?|iterations?|batch_?size|size|freq|frequency|every|ratio|split|samples|dataset|"
+    r"(?:^|_)(?:interval|steps?|updates|iters?|iterations?|batch_?size|size|freq|frequency|every|ratio|split|samples|dataset|"
     r"datasets|strategy|num|n|max|min|epochs?|path|dir|directory|file|files|delay|accumulation|length|len|limit|"
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
 )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from training_exporter.logs import envelope
-from training_exporter.logs.blocks import Assembler
+from training_exporter.logs.blocks import IDLE_SECONDS, Assembler
 from training_exporter.logs.names import normalise
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.patterns import MAX_TEXT as MAX_PATTERN_TEXT
@@ -39,6 +39,7 @@ class LogParser:
         self._novelty = Novelty() if novelty is None else novelty
         self._lines_before = 0
         self._last_seconds = 0.0
+        self._peeked = ""
         self.last_line: str | None = None
         self._novel = False
         self._quiet_line = 0
@@ -69,11 +70,24 @@ class LogParser:
         return self._pieces(self._splitter.feed(data), time_seconds)
 
     def idle(self, now_seconds: float) -> list[LogEvent]:
-        """The events of blocks that are over because nothing followed for two seconds."""
+        """The events of blocks that nothing followed for two seconds, and of a bar that has stood as long."""
         events: list[LogEvent] = []
+        if now_seconds - self._last_seconds >= IDLE_SECONDS:
+            self._peek(events)
         if self._assembler.open:
             self._emit(self._assembler.idle(now_seconds), events)
         return events
+
+    def _peek(self, events: list[LogEvent]) -> None:
+        """Tqdm ends a bar only by drawing the next: the one that stands there now says how far it is."""
+        held = self._splitter.held
+        if not held or held == self._peeked or len(held) > MAX_TEXT:
+            return
+        self._peeked = held
+        plan, tokens = self._shapes.plan(held)
+        if plan.drafts and all(draft.kind == "bar" for draft in plan.drafts):
+            line = self._splitter.lines + 1
+            self._append(Record(plan, tokens, line, line, self._last_seconds, held), events)
 
     def close(self) -> list[LogEvent]:
         """The events of what is left; the stream is over."""

@@ -40,6 +40,8 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
             report.add(pair, pair.value)
     if split in ("val", "test"):
         report.assign(split)
+    elif split is None and report.only_results:
+        report.assign("val")
     whole = split in ("val", "test") and (found.whole or (found.step_total is not None and not report.measured))
     if not whole and not report.says_something(leftover):
         return None
@@ -80,6 +82,13 @@ class _Report:
     @property
     def measured(self) -> bool:
         return any(self.groups.values())
+
+    @property
+    def only_results(self) -> bool:
+        """Whether there are results, and nothing beside them that only training prints."""
+        plain = self.groups["plain"]
+        training = any(names.is_loss(name) or name in _KEPT_AUX for name, _ in plain)
+        return bool(self.groups["val"]) and not self.groups["train"] and not training
 
     def add(self, pair: Pair, value: Ref) -> None:
         """Take a pair for what its name says."""

@@ -30,6 +30,7 @@ _LABELS = frozenset(
     ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
 )
 _MASKS = re.compile(f"{N}|{T}")
+_QUOTED = re.compile(r"^\(['\"].*['\"]$")  # a long text that pprint cut into several
 _MAX_COUNTERS = 4  # of a block's header: step, total, epoch, total
 
 
@@ -178,6 +179,8 @@ def _opens(head: Head) -> str:
     if table := tables.metric_table(message):
         return table
     stripped = message.strip()
+    if _QUOTED.match(stripped):
+        return "quoted"
     if _goes_on(message, stripped):
         return "dict"
     if stripped.endswith("(") and not message[:1].isspace() and "=" not in stripped:
