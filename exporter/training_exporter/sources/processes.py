@@ -143,7 +143,8 @@ class ProcessSource:
         entry.inode = inode
         if entry.record.name != stat.name:
             self._unread.add(pid)
-        entry.record = _moved_on(entry.record, stat)
+        if pid in self._members or pid in self._unread:
+            entry.record = _moved_on(entry.record, stat)
 
     def _read_commands(self) -> set[int]:
         """Read the commands that are due; the PIDs whose record is new or changed by it.
