@@ -339,6 +339,17 @@ class TestWithoutLauncher:
         assert (run.launcher, run.script, run.launcher_process) == ("ray", "verl.trainer.main_ppo", driver)
         assert _numbers(run) == [(0, 0, 110), (1, 1, 111)]
 
+    def test_two_jobs_of_ray(self) -> None:
+        """Jobs on one raylet are apart; an actor whose environment is lost belongs to the larger one."""
+        raylet = process(101, 1, "/ray/raylet --x")
+        jobs = ["01", "01", "", "02"]
+        actors = [
+            process(110 + n, 101, "ray::Worker", environment={"RAY_JOB_ID": job} if job else {})
+            for n, job in enumerate(jobs)
+        ]
+        runs = _discover(table(raylet, actors), *(gpu(n, 110 + n) for n in range(4)))
+        assert sorted(sorted(rank.process.pid for rank in run.ranks) for run in runs) == [[110, 111, 112], [113]]
+
     def test_ranks_started_by_hand(self) -> None:
         """`RANK=0 python train.py &` twice is one run."""
         ranks = [

@@ -225,17 +225,16 @@ class Grouper:
     # Ray, and whatever holds a GPU.
 
     def _by_ray(self) -> None:
-        sessions: dict[object, list[ProcessRecord]] = {}
+        nodes: dict[int, list[ProcessRecord]] = {}
         for record in self._free():
             if roles.is_ray(record):
-                job = (record.environment or {}).get("RAY_JOB_ID")
-                sessions.setdefault(job or record.parent_pid, []).append(record)
-        for actors in sessions.values():
+                nodes.setdefault(record.parent_pid, []).append(record)
+        for actors in (job for node in nodes.values() for job in _ray_jobs(node)):
             workers = [record for record in actors if record.pid in self._holders]
             if workers:
-                driver = self._ray_driver(actors[0])
                 ranks = [self._rank(record, position) for position, record in enumerate(workers)]
                 others = [record for record in actors if record not in workers]
+                driver = self._ray_driver(actors[0])
                 self.claim(Group("ray", driver, renumbered(ranks), companions=others, provisional=True))
 
     def _ray_driver(self, actor: ProcessRecord) -> ProcessRecord | None:
@@ -308,6 +307,17 @@ def _launched(launcher: ProcessRecord, kind: str, ranks: list[Rank]) -> Group:
         provisional=roles.starts_anything(kind) and not trains,
         numbers_guessed=any(roles.first_number(rank.process.environment, NUMBER_KEYS) is None for rank in ranks),
     )
+
+
+def _ray_jobs(actors: list[ProcessRecord]) -> list[list[ProcessRecord]]:
+    """The actors of one raylet by job; an actor that wrote its title over its environment belongs to the largest."""
+    jobs: dict[str, list[ProcessRecord]] = {}
+    for actor in actors:
+        jobs.setdefault((actor.environment or {}).get("RAY_JOB_ID", ""), []).append(actor)
+    nameless = jobs.pop("", [])
+    found = sorted(jobs.values(), key=len) or [[]]
+    found[-1].extend(nameless)
+    return found
 
 
 def _missing(ranks: list[Rank]) -> int | None:

@@ -48,6 +48,8 @@ class Outputs:
         if not (self._targets and self._console_repeats_ranks()):
             for rank in group.ranks:
                 self._follow(rank.process, rank)
+            for actor in group.companions if group.kind == "ray" else ():
+                self._follow(actor, None)
         if not self._targets:
             self._from_container()
         if not self._targets:
