@@ -134,6 +134,7 @@ class Watch:
 
     def look(self, directory: Path, gpus: Sequence[GpuSample] = ()) -> list[DiscoveredRun]:
         """The runs whose processes work below a directory, or whose files are told to."""
+        self._source.gpu_pids([process.pid for sample in gpus for process in sample.processes or ()])
         self.table = self._source.collect()
         return [run for run in self._discovery.discover(self.table, gpus) if _works_in(run, directory)]
 

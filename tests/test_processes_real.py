@@ -6,14 +6,28 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs import Job, Watch, complete, job
+from tables import gpu
 from training_exporter.config import Config, Discovery, Match, RunConfig
 from training_exporter.model import DiscoveredRun, ProcessRecord
+
+SPAWNER = """
+import multiprocessing, os, time
+def work():
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()} ")
+    time.sleep(120)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    for _ in range(2):
+        context.Process(target=work).start()
+"""
 
 BIN = Path(sys.executable).parent
 ROOT = os.geteuid() == 0
@@ -106,6 +120,21 @@ class TestOneRun:
         work.start("train.py", ranks=1, environment={"CHECKPOINT": str(path / "model.safetensors")})
         (run,) = watch.until(work.directory, lambda runs: complete(1)(runs) and bool(runs[0].checkpoint_targets))
         assert [target.path for target in run.checkpoint_targets] == [str(path.parent)]
+
+    def test_spawned_workers_that_hold_gpus(self, work: Job, watch: Watch) -> None:
+        """What multiprocessing spawned is a run by its GPUs, named after the program that spawned it."""
+        (work.directory / "main.py").write_text(SPAWNER)
+        work.start_command([sys.executable, "main.py"])
+        pids = work.directory / "pids"
+        deadline = time.monotonic() + 20
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)  # between two looks
+        workers = sorted(int(word) for word in pids.read_text().split())
+        (run,) = watch.look(work.directory, [gpu(number, pid) for number, pid in enumerate(workers)])
+        assert (run.launcher, run.script, run.provisional) == ("spawn", "main.py", True)
+        assert [(rank.rank, rank.process.pid) for rank in run.ranks] == list(enumerate(workers))
+        assert run.gpus == {0: "0", 1: "1"}
 
     @pytest.mark.skipif(not ROOT, reason="namespaces take root here")
     def test_in_a_container(self, work: Job, watch: Watch) -> None:
