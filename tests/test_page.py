@@ -125,6 +125,11 @@ class TestRender:
         assert 'class="calm" style="width:75.00%"' in text
         assert 'class="bad" style="width:25.00%"' in text
 
+    def test_commands_are_set_as_code(self, rich_view: NodeView) -> None:
+        """What one can type stands out, and is escaped like everything else."""
+        run = replace(rich_view.runs[0], hints=("use `a | tee <FILE>` or `b`",))
+        assert "use <code>a | tee &lt;FILE&gt;</code> or <code>b</code>" in html(replace(rich_view, runs=(run,)))
+
     def test_curves(self, rich_view: NodeView) -> None:
         """What the GPUs and the log did over the past is drawn, with its numbers in words."""
         history = History()

@@ -19,7 +19,7 @@ _STEPS: Mapping[tuple[str, str], tuple[str, ...]] = {
             "The ranks wait for each other in a collective. Find the one that is not in it: `py-spy dump --pid PID` "
             "for {pids}, or `training-exporter status --stacks`."
         ),
-        "With TORCH_NCCL_TRACE_BUFFER_SIZE set, the flight recorder names the collective and the missing rank.",
+        "With TORCH_FR_BUFFER_SIZE (before: TORCH_NCCL_TRACE_BUFFER_SIZE) set, the flight recorder names that rank.",
     ),
     ("stalled", "host"): (
         (
