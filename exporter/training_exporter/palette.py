@@ -14,9 +14,9 @@ NO_DATA_CODE = 0
 # well nor ill is grey. The word says the rest, and is shown wherever the colour is.
 _COLOURS: Mapping[str, str] = {
     "absent": "#8E8E8E",
-    "finished": "#C8C8C8",
-    "ended": "#C8C8C8",
-    "starting": "#C8C8C8",
+    "finished": "#C4C4C4",
+    "ended": "#C4C4C4",
+    "starting": "#C4C4C4",
     "training": "#0072B2",
     "validating": "#56B4E9",
     "checkpointing": "#F0E442",

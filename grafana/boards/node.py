@@ -22,10 +22,10 @@ def build() -> Json:
         IDENTITY,
         (
             Section(0, "", _top()),
-            Section(1, "GPUs", _gpus()),
-            Section(2, "Clocks and errors", _faults()),
-            Section(3, "Processes of runs", _processes()),
-            Section(4, "Exporter", _exporter()),
+            Section(101, "GPUs", _gpus()),
+            Section(102, "Clocks and errors", _faults()),
+            Section(103, "Processes of runs", _processes()),
+            Section(104, "Exporter", _exporter()),
         ),
         variables=(
             datasource_variable(),

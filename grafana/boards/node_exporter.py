@@ -6,6 +6,8 @@ from boards.board import run_link
 from boards.panels import (
     ACT,
     CALM,
+    NOT_AVAILABLE,
+    PLAIN,
     Field,
     Head,
     Json,
@@ -169,8 +171,17 @@ def reload_state() -> Json:
             55,
             "Configuration",
             "Whether the last reload of the configuration succeeded; after a failed one the old stays in force.",
-            "This exporter was started without a configuration to reload",
+            "No answer from this exporter",
         ),
-        [now(f"min(training_exporter_config_last_reload_successful{NODE})")],
-        Field(mappings=value_mappings((1, "As asked for", CALM), (0, "Last reload FAILED", ACT))),
+        [
+            now(
+                f"min(training_exporter_config_last_reload_successful{NODE})"
+                f" or max(training_exporter_build_info{NODE}) * {NOT_AVAILABLE}"
+            )
+        ],
+        Field(
+            mappings=value_mappings(
+                (1, "As asked for", CALM), (0, "Last reload FAILED", ACT), (NOT_AVAILABLE, "No reload told", PLAIN)
+            )
+        ),
     )

@@ -27,6 +27,7 @@ from boards.queries import NODE_GPU, or_not_available
 EACH = "GPU {{gpu}}"
 KNOWN = f"max by (gpu) (training_gpu_info{NODE_GPU})"
 NONE = f"max({KNOWN}) * 0"
+XID = f"training_gpu_xid_errors_total{NODE_GPU}"
 NO_GPU = "No GPU known, or GPU collection is off"
 # Why a GPU is slower than it could be, harmless ones first; a reason in a later line hides those before it.
 SLOW = (
@@ -223,8 +224,10 @@ def driver_errors() -> Json:
     return series(
         Head(32, "Critical driver errors (Xid)", "Seen since the exporter started, by number.", NO_GPU),
         [
-            target(f"max by (gpu, xid) (training_gpu_xid_errors_total{NODE_GPU})", "GPU {{gpu}} Xid {{xid}}"),
-            target(f"{KNOWN} * 0 unless on (gpu) training_gpu_xid_errors_total{NODE_GPU}", "GPU {{gpu}} none"),
+            target(
+                f'max by (gpu, xid) ({XID}) or label_replace({KNOWN} * 0 unless on (gpu) {XID}, "xid", "none", "", "")',
+                "GPU {{gpu}} Xid {{xid}}",
+            )
         ],
         Field(least=0),
         step=True,

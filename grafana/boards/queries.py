@@ -45,6 +45,6 @@ def or_not_available(expr: str, everyone: str, by: str = "run") -> str:
     return f"({expr}) or on ({by}) ({everyone}) * 0 + {NOT_AVAILABLE}"
 
 
-def while_scraped(expr: str) -> str:
-    """`expr` as long as any exporter answers: what nobody counts must not read as a calm 0."""
-    return f"({expr} or vector(0)) and on () {UP}"
+def while_scraped(count: str) -> str:
+    """A count that is 0 only as long as any exporter answers: where nobody looks, nothing must read as a calm 0."""
+    return f"{count} or vector(0) and on () {UP}"

@@ -23,10 +23,10 @@ def build() -> Json:
         IDENTITY,
         (
             Section(0, "", _verdict()),
-            Section(1, "Progress", _progress()),
-            Section(2, "Checkpoints and log", _saved()),
-            Section(3, "GPUs", _gpus()),
-            Section(4, "Processes", _processes()),
+            Section(101, "Progress", _progress()),
+            Section(102, "Checkpoints and log", _saved()),
+            Section(103, "GPUs", _gpus()),
+            Section(104, "Processes", _processes()),
         ),
         variables=(
             datasource_variable(),

@@ -107,7 +107,7 @@ def steps() -> Json:
     return series(
         Head(
             46,
-            "Step",
+            "Steps over time",
             "A flat stretch is validation, checkpoint or trouble: the band above says which.",
             "No step read",
         ),
@@ -204,7 +204,11 @@ def checkpoint_size() -> Json:
         ),
         [
             target(f"max by (run) (training_checkpoint_last_bytes{RUN})", "last complete"),
-            target(f"max by (run) (training_checkpoint_in_progress_bytes{RUN})", "being written"),
+            target(
+                f"max by (run) (training_checkpoint_in_progress_bytes{RUN})"
+                f" or max by (run) (training_checkpoint_in_progress{RUN} == 0)",
+                "being written",
+            ),
         ],
         Field(unit="bytes", least=0),
     )

@@ -136,7 +136,7 @@ def at_risk() -> Json:
             "No GPU or start known",
         ),
         [now(f"max by (run) (run:training_at_risk:gpu_seconds{RUN}) / 3600", "GPU-hours")],
-        Field(unit="h", decimals=1),
+        Field(unit="suffix: h", decimals=1),
     )
 
 
