@@ -246,6 +246,16 @@ class TestRoles:
 
 
 class TestRemains:
+    def test_what_dead_ranks_wrote(self) -> None:
+        """A launcher that is left alone still has its ranks' logs and error files to be read."""
+        discovery = Discovery(Config(), "node7")
+        launcher = torchrun(outputs=to_file("/logs/console"))
+        ranks = [replace(rank, outputs=to_file(f"/logs/{rank.pid}")) for rank in ranks_below(launcher, 1)]
+        (before,) = discovery.discover(table(launcher, ranks), ())
+        (after,) = discovery.discover(table(launcher), ())
+        assert [target.path for target in after.log_targets] == ["/logs/console", "/logs/110"]
+        assert (after.ranks, after.error_files) == ((), before.error_files)
+
     def test_ranks_outlive_their_launcher(self) -> None:
         """They stay the run's, loaders too, until they end."""
         discovery = Discovery(Config(), "node7")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
@@ -60,6 +60,7 @@ class Discovery:
         self._bound: dict[tuple[int, int], str] = {}
         self._places: dict[str, CheckpointPlaces] = {}
         self._sizes: dict[tuple[int, int], int] = {}
+        self._traces: dict[tuple[int, int], _Traces] = {}
 
     def reconfigure(self, config: Config) -> None:
         """Take another configuration from the next call on; what is known of the processes stays."""
@@ -135,6 +136,7 @@ class Discovery:
         configured = self._configuration(group)
         family = _Family(group, tree, boundaries)
         outputs = Outputs(name, group, tree)
+        traces = self._trace(group, _Traces(outputs.find(), _error_files(group.ranks)))
         return DiscoveredRun(
             name=name,
             launcher=group.kind,
@@ -150,12 +152,23 @@ class Discovery:
             world_size=facts.world_size,
             restart_count=facts.restart_count,
             gpus=self._bind(group, family, devices),
-            log_targets=_configured_logs(configured) or outputs.find(),
+            log_targets=_configured_logs(configured) or traces.logs,
             checkpoint_targets=_configured_checkpoints(configured) or self._checkpoints(name, _speakers(group)),
             hints=outputs.hints() + ((HINT_NUMBERS,) if group.numbers_guessed else ()),
-            error_files=_error_files(group.ranks),
+            error_files=traces.error_files,
             provisional=group.provisional and configured is None,
         )
+
+    def _trace(self, group: Group, seen: _Traces) -> _Traces:
+        """What the ranks wrote is still to be read once they are dead and only their launcher is left."""
+        key = group.head.key
+        last = self._traces.get(key)
+        if group.ranks or last is None:
+            self._traces[key] = seen
+            return seen
+        known = {target.path for target in seen.logs}
+        left = [replace(target, root=group.head.root) for target in last.logs if target.path not in known]
+        return _Traces(seen.logs + tuple(left), last.error_files)
 
     def _size(self, group: Group) -> int | None:
         """The most ranks that were seen, where nobody says how many there should be."""
@@ -179,15 +192,23 @@ class Discovery:
         alive = {record.key for record in table.processes.values()}
         sessions = {record.session_id for record in table.processes.values()}
         self._memories = {key: memory for key, memory in self._memories.items() if key in alive or key[0] in sessions}
-        for kept in (self._bound, self._sizes):
-            for key in kept.keys() - alive:
-                del kept[key]
+        self._bound = {key: label for key, label in self._bound.items() if key in alive}
+        self._sizes = {key: size for key, size in self._sizes.items() if key in alive}
+        self._traces = {key: traces for key, traces in self._traces.items() if key in alive}
         names = {name for name, _ in named}
         self._places = {name: places for name, places in self._places.items() if name in names}
         for name, group in named:
             if group.launcher is not None:
                 for rank in group.ranks:
                     self._memories[rank.process.key] = Memory(name, group.kind, rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traces:
+    """Files that tell of a worker set, while it lives and after."""
+
+    logs: tuple[LogTarget, ...]
+    error_files: tuple[str, ...]
 
 
 @dataclass(slots=True)
