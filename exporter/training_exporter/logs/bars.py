@@ -40,7 +40,7 @@ _TRAIN = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*|fit\w*|updates?|optim
 _SAVE = re.compile(r"\b(?:sav(?:e|ing)|writ(?:e|ing)|upload\w*|push\w*)\b.*|\bcheckpoint\w*\s*$", re.IGNORECASE)
 # First match wins; the second pattern must not match.
 _ROLES: tuple[tuple[BarRole, re.Pattern[str], re.Pattern[str] | None], ...] = (
-    ("setup", re.compile(r"^\s*sanity check", re.IGNORECASE), None),
+    ("setup", re.compile(r"sanity", re.IGNORECASE), None),
     ("validation", _VALIDATION, re.compile(r"^\s*(?:train|map|filter|generating|tokeni)", re.IGNORECASE)),
     ("save", _SAVE, _TRAIN),
     ("setup", _SETUP, None),

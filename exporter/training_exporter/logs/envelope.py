@@ -13,6 +13,14 @@ _CRI = re.compile(
 _DOCKER = re.compile(r'^\{"log":"')
 _ENVELOPE = re.compile(r'^\{.*"(?:log|message|msg)"\s*:\s*"')
 _SHIPPED = ("kubernetes", "stream", "container_name", "container_id", "host", "agent", "@timestamp", "_p", "docker")
+# All that a JSON formatter of a logger adds: with nothing else in it, the message is the line.
+_BOOKKEEPING = frozenset(
+    {
+        "message", "msg", "timestamp", "asctime", "time", "ts", "date", "level", "levelname", "severity", "logger", "name",
+        "module", "func", "funcName", "function", "lineno", "line", "filename", "file", "pathname", "process",
+        "processName", "thread", "threadName", "pid", "rank", "hostname", "taskName", "color_message",
+    }
+)  # fmt: skip
 
 
 class Unwrapper:
@@ -45,8 +53,9 @@ class Unwrapper:
         if isinstance(envelope.get("log"), str) and ("stream" in envelope or "time" in envelope):
             line = envelope["log"]
             return self._join(stream, line.rstrip("\n"), whole=line.endswith("\n"))
+        shipped = any(name in envelope for name in _SHIPPED) or envelope.keys() <= _BOOKKEEPING
         for key in ("message", "msg", "log"):
-            if isinstance(envelope.get(key), str) and any(name in envelope for name in _SHIPPED):
+            if isinstance(envelope.get(key), str) and shipped:
                 return self._join(stream, envelope[key].rstrip("\n"), whole=True)
         return [text]
 

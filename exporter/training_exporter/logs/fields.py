@@ -17,7 +17,7 @@ _UNIT = r"(?P<unit>[A-Za-zµ%°][\w/%]*|\s(?:ms|s|sec|secs|seconds|min|it/s|tok/
 _SIDE = rf"(?:\s?\(\s*(?:(?P<average>{N})%?|[^(){{}}]{{0,40}})\s*\))?"
 _VALUE = (
     rf"{_WRAP}[\[(]*['\"]?(?P<value>{N}|{_WORD_VALUE}|{_NOTHING}|{T})\.?{_UNIT}"
-    rf"(?P<more>(?:\s?[,/]\s?{N}(?=[\s,\])/]))+(?=\s?[\])]))?['\"]?[\])]*(?P<of>/{N})?(?P<percent>%)?{_SIDE}"
+    rf"(?P<more>(?:\s?[,/]\s?{N}(?=[\s,\])/]))+(?=\s?[\])]))?['\"]?(?:,\s?(?:device|dtype|grad_fn|weak_type)=[^)]*)?[\])]*(?P<of>/{N})?(?P<percent>%)?{_SIDE}"
 )
 _NAME = rf"(?<![\w'\".])(?P<name>[A-Za-z#](?:[^{N[1:-1]}{T[1:-1]}=:,|;\t\[\]{{}}'\"<>\s]|\s(?!\s)){{0,60}}?)"
 _PAIR = re.compile(

@@ -19,13 +19,13 @@ def _re(pattern: str) -> re.Pattern[str]:
 
 _ANY = f"(?:{N}|{T})"
 _TRAIN_END = _re(
-    r"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b(?! for epoch)|"
+    r"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b(?!.*\bepoch)|"
     r"(?:finished|completed|done with) training\b(?! epoch)|done training\b|train(?:ing)? (?:complete|done|"
     r"finished)[.!]*$|"
     r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
-    rf"{N} epochs completed in|overall training speed|total training time|training time\s*:|\| - training time|"
+    rf"{N} epochs completed in|overall training speed|total training time|\| - training time|"
     r"early[ -]stopping(?: triggered|:| condition)|\*+ best metric|exiting program at iteration|"
-    rf"(?:epoch {N}: early stopping)|training (?:run )?(?:took|stopped|succeeded)|experiment (?:finished|completed)|"
+    rf"(?:epoch {N}: early stopping)|training (?:run )?(?:stopped|succeeded)|experiment (?:finished|completed)|"
     r"end of training\b|all (?:epochs|done|training) (?:completed?|finished|done)|finished fine-?tuning|"
     r"fine-?tuning (?:completed?|finished|done)|max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
 )
@@ -80,7 +80,7 @@ _SAVE_NOT = _re(
     r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|"
     r"gradient checkpoint\w*|"
     r"activation checkpoint\w*|checkpoint(?:ing)? (?:dir|directory|folder|path|interval|every|enabled|disabled)|"
-    r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|->"
+    r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|checkpoint_best ->"
 )
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
 _SAVED = _re(
@@ -187,7 +187,7 @@ def _checkpoint(text: str) -> Draft | None:
         return Draft("mark", event="checkpoint_progress", phase=None)
     if _SAVE_NOT.search(text) and not re.search(r"is deleting.*saved", text):
         return None
-    if _SAVED.search(text):
+    if _SAVED.search(text) and "about to be saved" not in text:
         event = "checkpoint_saved"
     elif _SAVING.search(text):
         event = "checkpoint_begin"

@@ -204,7 +204,8 @@ _BEFORE: tuple[Message, ...] = (
 _LIKELY = re.compile(
     r"(?i)error|warn|nan|inf\b|infinite|oom|memory|killed|signal|sig[a-z]+|interrupt|xid|nccl|gloo|timeout|"
     r"timed out|fail|"
-    r"traceback|fault|space left|quota|stale|overflow|recompil|cache_size|cancelled|preempt|srun|loss scale|autotune|softmax|omp_|"
+    r"traceback|fault|space left|quota|stale|overflow|recompil|cache_size|cancelled|preempt|srun|loss scale|"
+    r"autotune|softmax|omp_|"
     r"cache flush|workers|loop|restarted|forked|tensorfloat|graph break|cudagraph|sms|process_group|device used|"
     r"device under|exits with|"
     r"exitcode|exhausted|removed|watchdog|closed by|fullmesh|assert|ecc|root cause|feature_guard|factory|\^c|reducing|"

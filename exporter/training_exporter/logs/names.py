@@ -35,7 +35,7 @@ _AUX = re.compile(
       |per_sec(?:ond)?|per_s|samplespersec|it_s|iter_s|img_s|tok_s|toks|tok_sec|samples_sec|tokens_sec|sec
       |wps|ups|wpb|bsz|wall|tps|tflops?|tflop_s\w*|flops?|mfu|hfu|throughput|speed|fps|gpu_mem|bandwidth
       |mem|memory|max_mem|memallocated|maxmemallocated|vram|gb|mb|gib|mib|ram|cpu|gpus?|nodes?|world_size
-      |num_tokens|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
+      |num_tokens|parameters|params|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
       |lr|learning_rate|base_lr|lrs|weight_decay|wd|momentum|mom|betas?|eps|loss_scale|scale|scaler
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
       |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stderr

@@ -17,6 +17,7 @@ _VALIDATION = re.compile(
     r"on dev|held[- ]?out)\b"
 )
 _TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
+_ON_TEST = re.compile(r"\bon (?:the )?test\b")
 _TRAIN = re.compile(r"\b(?:train(?:ing)?(?:_inner)?|train[_ ]step)\b")
 _SUMMARY = re.compile(r"\b(?:average|averaged|summary|stats|mean over|epoch mean|overall|final train)\b")
 _RATE_UNITS = re.compile(
@@ -47,7 +48,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         return None
     return Draft(
         "record",
-        event="train_summary" if _SUMMARY.search(context) else "",
+        event="train_summary" if report.summary or _SUMMARY.search(context) else "",
         split=split,
         epoch=found.epoch,
         epoch_total=found.epoch_total,
@@ -61,8 +62,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         suffix=report.suffix,
         role="validation" if whole else "plain",
         partial=report.partial,
-        sure=len(report.groups["plain"]) > 1
-        and all(names.is_evaluation_only(name) for name, _ in report.groups["plain"]),
+        sure=sum(names.is_evaluation_only(name) for name, _ in report.groups["plain"]) > 1,
     )
 
 
@@ -74,6 +74,7 @@ class _Report:
         self.averages: list[tuple[str, Ref]] = []
         self.suffix: Ref | None = None
         self.partial = False
+        self.summary = False
         self._found = found
         self._usable = usable
         self._quality = 0
@@ -94,6 +95,7 @@ class _Report:
         """Take a pair for what its name says."""
         self.partial |= pair.name.lower().startswith("running ")
         name, own = names.normalise(pair.name)
+        self.summary |= name == "runtime"  # the HF Trainer's last words
         if name == "position":  # EAGLE prints one line for each, with the same names
             self.suffix = value
         elif not name or ((own is None or name in _COUNTED) and self._found.take(name, value)):
@@ -136,6 +138,8 @@ class _Report:
 def _split_of(context: str, found: Counters) -> Split | None:
     if found.split is not None:
         return found.split
+    if _ON_TEST.search(context):
+        return "test"
     if _VALIDATION.search(context):
         return "val"
     if _TRAIN.search(context):

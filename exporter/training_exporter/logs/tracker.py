@@ -61,7 +61,7 @@ class _Said:
 
     def _whole(self, ref: Ref | None) -> int | None:
         number = self._number(ref)
-        return int(number) if number is not None and abs(number) < MAX_STEP else None
+        return int(number) if number is not None and abs(number) < MAX_STEP and number.is_integer() else None
 
 
 class Tracker:
@@ -217,7 +217,8 @@ class Tracker:
         if draft.split == "train" or draft.train or not draft.plain:
             return False
         if counts.step is not None or any(name in _RATES for name, _ in draft.plain):
-            return draft.sure and self.phase == "validation"
+            scores_only = draft.sure and not any(names.is_loss(name) for name, _ in draft.plain)
+            return scores_only and self.phase == "validation"
         if self.phase == "validation":
             return counts.epoch is None or draft.sure or self._validating
         return draft.sure
@@ -239,8 +240,10 @@ class Tracker:
     def _validation(self, said: _Said) -> None:
         draft, counts = said.draft, said.counts
         if draft.train:
-            epoch = replace(NO_COUNTS, epoch=counts.epoch)
-            self._emit(said, "train_summary", split="train", counts=epoch, metrics=said.numbers(draft.train))
+            event = "train_step" if self._counts_epochs(draft, counts) else "train_summary"
+            epoch = replace(NO_COUNTS, epoch=counts.epoch, epoch_total=counts.epoch_total)
+            self.phase = "train" if event == "train_step" else self.phase
+            self._emit(said, event, split="train", counts=epoch, metrics=said.numbers(draft.train))
         self.phase = "validation"
         if draft.partial or not (draft.validation or draft.test):
             metrics = said.numbers((*draft.validation, *draft.test))
@@ -265,7 +268,7 @@ class Tracker:
     def _train(self, said: _Said) -> None:
         draft, counts = said.draft, said.counts
         metrics = said.numbers((*draft.plain, *draft.train))
-        with_loss = any(names.is_loss(name) for name, _ in draft.plain)
+        with_loss = any(names.is_loss(name) for name, _ in draft.plain) or self._counts_epochs(draft, counts)
         if draft.event == "train_summary" or draft.suffix is not None or (counts.step is None and not with_loss):
             if draft.split == "train" or draft.train or counts.step is not None or counts.epoch is not None:
                 self._emit(said, "train_summary", split="train", counts=counts, metrics=metrics)
@@ -277,6 +280,11 @@ class Tracker:
         self._enter_train()
         self._emit(said, "train_step", split="train", counts=counts, metrics=metrics)
         self._judge_finite(said, metrics)
+
+    def _counts_epochs(self, draft: Draft, counts: Counts) -> bool:
+        """Whether a line for each epoch is all that this training prints: then it is its step."""
+        only = not self._record_steps and self._train_total is None and draft.event != "train_summary"
+        return only and counts.epoch is not None and any(names.is_loss(name) for name, _ in draft.train)
 
     def _enter_train(self) -> None:
         self.phase = "train"

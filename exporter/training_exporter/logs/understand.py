@@ -24,7 +24,16 @@ _BLOCK_HEADER = re.compile(
 _VALIDATED = re.compile(
     rf"^\W*(?:inference done|evaluated|validated)\W*(?P<count>{N})\s*(?:/|of)\s*(?P<total>{N})", re.IGNORECASE
 )
-_WORD_SETTING = re.compile(r"\b[\w.]+=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*")
+_TIMERS = re.compile(r"^\W*(?:rank\S* )?(?:time|timers?|\(min, max\) time)\b.*\(ms\)", re.IGNORECASE)
+# `Accuracy of the network on the 10000 test images: 55 %`
+_PROSE = re.compile(
+    rf"\b(?P<name>accuracy|acc|loss|perplexity|f1|error)\b(?: of the \w+)? on (?:the )?(?:{N} )?"
+    r"(?P<split>test|val\w*|eval\w*)\b(?: ?(?:set|data\w*|images|samples|examples|split))?\s*(?:[:=]|is)\s*",
+    re.IGNORECASE,
+)
+_WORD_SETTING = re.compile(
+    r"\b(?!device|dtype|grad_fn)[\w.]+=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*"
+)
 # keys whose text says what a record is about
 _LABELS = frozenset(
     ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
@@ -139,6 +148,9 @@ def _of_bar(bar: bars.Bar, tokens: Sequence[str]) -> tuple[Draft, ...]:
 
 
 def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
+    if _TIMERS.match(message):
+        return None
+    message = _PROSE.sub(lambda match: f"{match['split']} {match['name']}: ", message)
     brace = message.find("{")
     literal = literals.read(message, brace) if brace >= 0 else None
     if literal is None:
