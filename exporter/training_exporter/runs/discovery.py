@@ -29,6 +29,7 @@ from training_exporter.runs.outputs import Outputs
 from training_exporter.runs.tree import Tree, age
 
 HINT_NUMBERS = "rank numbers follow the order of starting: the environment of the ranks cannot be read"
+MAX_SCRIPTS = 256  # of batch jobs whose numbers are remembered
 NO_FILE = Config()
 
 
@@ -232,7 +233,10 @@ class _Names:
         candidates = (base if number == 1 else f"{base}-{number}" for number in count(1))
         name = next(n for n in candidates if n not in taken and self._scripts.get(n, script) == script)
         self.held[key] = name
-        self._scripts[name] = script
+        if script:
+            self._scripts[name] = script
+            for oldest in list(self._scripts)[:-MAX_SCRIPTS]:
+                del self._scripts[oldest]
         return name
 
 

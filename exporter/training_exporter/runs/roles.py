@@ -72,8 +72,7 @@ LOCAL_SIZE_KEYS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALN
 WORLD_SIZE_KEYS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 TRAINING = re.compile(
-    r"train|fine_?-?tun|\b(?:sft|dpo|grpo|ppo|rlhf|orpo|kto|lora|distill)\b|(?:^|[_./-])(?:sft|dpo|grpo|ppo|fit)(?:[_./-]|$)",
-    re.IGNORECASE,
+    r"train|fine[_-]?tun|(?:^|[_./-])(?:sft|dpo|grpo|ppo|rlhf|orpo|kto|lora|distill|fit)(?:[_./-]|$)", re.IGNORECASE
 )
 
 
