@@ -6,6 +6,7 @@ import gc
 import gzip
 import http.client
 import json
+import resource
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from training_exporter import server as server_module
 from training_exporter.metrics import ReloadState
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
-from training_exporter.server import Server, ServerError, parse_address
+from training_exporter.server import Server, ServerError, affordable, parse_address
 
 OPTIONS = ServeOptions(listen_addresses=("127.0.0.1:0",))
 DEADLINE_SECONDS = 10.0
@@ -316,6 +317,14 @@ class TestConnections:
         assert idle[0].recv(1) == b""
         for one in idle:
             one.close()
+
+    @pytest.mark.parametrize(("soft", "expected"), [(64, 32), (20_000, 512), (resource.RLIM_INFINITY, 512), (1, 1)])
+    def test_descriptors_are_left_for_the_sources(
+        self, monkeypatch: pytest.MonkeyPatch, soft: int, expected: int
+    ) -> None:
+        """Where few descriptors are allowed, connections take no more than half of them."""
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+        assert expected == affordable(512)
 
     def test_slow_header_is_cut(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """A client that never ends its header is closed by the server."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -127,7 +128,7 @@ class Server:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = _BoundedServer.build(self._site, self._options.max_connections, self._web_config)
+        server = _BoundedServer.build(self._site, affordable(self._options.max_connections), self._web_config)
         server.add_sockets(self._sockets)
         if threading.current_thread() is threading.main_thread():
             self._handle_signals(self._loop, self._stopping)
@@ -203,6 +204,12 @@ class _BoundedServer(HTTPServer):
         if isinstance(server_conn, HTTP1ServerConnection):
             self._streams.pop(server_conn.stream, None)
         super().on_close(server_conn)
+
+
+def affordable(most: int) -> int:
+    """At most so many connections, and half of the descriptors that this process may have: sources need some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(1, min(most, soft // 2))
 
 
 def parse_address(address: str) -> tuple[str | None, int]:
