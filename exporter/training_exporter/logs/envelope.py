@@ -16,8 +16,8 @@ _SHIPPED = ("kubernetes", "stream", "container_name", "container_id", "host", "a
 # All that a JSON formatter of a logger adds: with nothing else in it, the message is the line.
 _BOOKKEEPING = frozenset(
     {
-        "message", "msg", "timestamp", "asctime", "time", "ts", "date", "level", "levelname", "severity", "logger", "name",
-        "module", "func", "funcName", "function", "lineno", "line", "filename", "file", "pathname", "process",
+        "message", "msg", "timestamp", "asctime", "time", "ts", "date", "level", "levelname", "severity", "logger",
+        "name", "module", "func", "funcName", "function", "lineno", "line", "filename", "file", "pathname", "process",
         "processName", "thread", "threadName", "pid", "rank", "hostname", "taskName", "color_message",
     }
 )  # fmt: skip

@@ -200,9 +200,10 @@ class Tracker:
     def _record(self, said: _Said) -> None:
         draft, counts = said.draft, said.counts
         own = bool(draft.validation or draft.test)
+        values = any(name not in _RATES for name, _ in draft.plain)
         if draft.role == "validation":
             self._part(said)
-        elif draft.split in ("val", "test") or (own and not draft.plain and not _steps_train(draft, counts)):
+        elif draft.split in ("val", "test") or (own and not values and not _steps_train(draft, counts)):
             self._validation(said)
         elif own:
             self._train(said)
