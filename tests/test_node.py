@@ -542,6 +542,38 @@ class TestMemory:
         world.pass_time(3)
         assert (world.run.restarts_total, world.run.step_interval_seconds) == (1, None)
 
+    def test_the_log_of_a_run_that_ended_meanwhile_is_still_read(self) -> None:
+        """Its last lines say how it ended, also to an exporter that was away."""
+        world = training(outputs=(OutputTarget(1, "file", "/data/train.log", 5),))
+        world.end()
+        world.restart_exporter(30)
+        world.pass_time(5)
+        paths = [target.path for target in world.node.log_targets()]
+        world.pass_time(5, event("warning", severity="fatal", warning="cuda_oom", outcome="failed"))
+        assert (paths, world.state[0]) == (["/data/train.log"], "failed")
+
+    def test_a_driver_that_is_dead_after_a_restart_is_blind_and_not_absent(self) -> None:
+        """It once gave this run its only sign of life."""
+        world = training()
+        world.blind = {"gpu"}
+        world.restart_exporter(5)
+        world.pass_time(700)
+        assert (world.run.blind["gpu"], world.run.absent["gpu"], world.state[0]) == (True, False, "unknown")
+
+    def test_training_power_of_a_worker_set_that_is_gone_is_not_taken_up(self) -> None:
+        """Though the driver answers later than the process table."""
+        world = training()
+        world.all(REST, watts=63.0)
+        world.pass_time(60)
+        world.generation += 1
+        known = (world.gpu().idle_watts, world.gpu().train_watts is not None)
+        world.blind = {"gpu"}
+        world.restart_exporter(10)
+        world.pass_time(5)
+        world.blind = set()
+        world.pass_time(3)
+        assert (known, world.gpu().idle_watts, world.gpu().train_watts) == ((63.0, True), 63.0, None)
+
     def test_what_is_remembered_is_json(self) -> None:
         """And stays the same through it."""
         world = training()
@@ -556,8 +588,9 @@ class TestMemory:
             {"version": 99},
             {"version": 1, "time": "x", "runs": {}, "gpus": {}},
             {"version": 1, "time": 1.0, "runs": [1]},
+            {"version": 1, "time": 1.0, "runs": {}, "gpus": {}},
         ],
-        ids=["empty", "version", "time", "shape"],
+        ids=["empty", "version", "time", "shape", "part"],
     )
     def test_a_memory_that_does_not_fit_is_ignored(
         self, memory: dict[str, object], caplog: pytest.LogCaptureFixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from training_exporter.model import DiscoveredRun, GpuDevice
+from training_exporter.model import CheckpointTarget, DiscoveredRun, GpuDevice, LogTarget
 from training_exporter.runs.checkpoints import CheckpointTracker
 from training_exporter.runs.gpus import GpuTracker
 from training_exporter.runs.run import Run
@@ -35,6 +36,7 @@ class Recollection:
 
     def __init__(self, memory: Mapping[str, Any] | None) -> None:
         self.time_seconds: float | None = None
+        self.owners: dict[str, str] = {}  # gpu -> the run that its training power was learnt from
         self._runs: Mapping[str, Any] = {}
         self.gpus: Mapping[str, Any] = {}  # by UUID
         if memory is None:
@@ -46,6 +48,7 @@ class Recollection:
             self.time_seconds = float(memory["time"])
             self._runs = dict(memory["runs"])
             self.gpus = dict(memory["gpus"])
+            self.owners = {str(gpu): str(run) for gpu, run in memory["owners"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("the remembered state cannot be read, ignored: %s: %s", type(error).__name__, error)
             self.time_seconds = None
@@ -123,10 +126,11 @@ def restore_run(run: Run, memory: Mapping[str, Any]) -> None:
     run.gpu_labels = tuple(memory["gpus"])
     run.provisional = bool(memory["provisional"])
     if memory["identity"] is not None:
-        run.discovered = DiscoveredRun(name=run.name, **memory["identity"])
+        run.discovered = _identified(run.name, memory["identity"])
 
 
-def _identity(run: Run) -> dict[str, str] | None:
+def _identity(run: Run) -> dict[str, Any] | None:
+    """What the run was called, and where its files are: it may have ended while no exporter looked."""
     found = run.discovered
     if found is None:
         return None
@@ -135,7 +139,21 @@ def _identity(run: Run) -> dict[str, str] | None:
         "script": found.script,
         "job_id": found.job_id,
         "node_rank": found.node_rank,
+        "logs": [asdict(target) for target in found.log_targets],
+        "checkpoints": [asdict(target) for target in found.checkpoint_targets],
     }
+
+
+def _identified(name: str, memory: Mapping[str, Any]) -> DiscoveredRun:
+    return DiscoveredRun(
+        name=name,
+        launcher=str(memory["launcher"]),
+        script=str(memory["script"]),
+        job_id=str(memory["job_id"]),
+        node_rank=str(memory["node_rank"]),
+        log_targets=tuple(LogTarget(**target) for target in memory["logs"]),
+        checkpoint_targets=tuple(CheckpointTarget(**target) for target in memory["checkpoints"]),
+    )
 
 
 def _fits(what: str, restore: Callable[[], None]) -> bool:

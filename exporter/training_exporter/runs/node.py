@@ -7,6 +7,7 @@ from typing import Any
 
 from training_exporter.config import Config, RunConfig
 from training_exporter.model import (
+    SOURCES,
     CheckpointTarget,
     DiscoveredRun,
     GpuSample,
@@ -48,7 +49,11 @@ class Node:
         self._table: ProcessTable | None = None
         self._health: dict[SourceName, Health] = {}
         self._failed: dict[SourceName, float] = {}  # when each source last failed
-        self._owner: dict[str, str] = {}  # gpu -> the run that its training power was learnt from
+        self._owner: dict[str, str] = (
+            self._recollection.owners
+        )  # gpu -> the run that its training power was learnt from
+        self._renewed: set[str] = set()  # GPUs not seen yet whose worker set was replaced
+        self._started: float | None = None
         self._oom_kills: int | None = None
         self._now: float | None = self._recollection.time_seconds
         self._shift = 0.0
@@ -113,6 +118,7 @@ class Node:
     def remember(self) -> dict[str, Any]:
         """What survives a restart of the exporter: JSON-able, versioned, wall-clock times."""
         memory = remember(self._now or 0.0, self._shift, self._runs, self._gpus)
+        memory["owners"] = self._owner
         memory["gpus"] = {**self._recollection.gpus, **memory["gpus"]}  # those that were not seen again yet
         return memory
 
@@ -156,6 +162,9 @@ class Node:
             tracker = self._gpus.get(label)
             if tracker is None or tracker.device.uuid != sample.device.uuid:
                 tracker = self._gpus[label] = self._recollection.gpu(sample.device)
+                if label in self._renewed:
+                    self._renewed.discard(label)
+                    tracker.new_worker_set()
             there = self._occupancy.get(label, Occupancy())
             alone = len(there.runs) == 1 and not there.outsider and not sample.device.mig
             if alone and self._owner.setdefault(label, there.runs[0]) != there.runs[0]:
@@ -178,6 +187,8 @@ class Node:
                 for label in run.gpu_labels:
                     if label in self._gpus:
                         self._gpus[label].new_worker_set()
+                    else:
+                        self._renewed.add(label)
         for name, run in self._runs.items():
             if name not in found and "processes" in run.gave:
                 run.vanish(table.time_seconds)
@@ -214,9 +225,19 @@ class Node:
             if run.hidden or now - run.end_seconds > REMEMBERED_SECONDS:
                 del self._runs[name]
 
+    def _surroundings(self, now: float) -> Surroundings:
+        if self._started is None:
+            self._started = now
+        running = frozenset(self._health)
+        # a source that is switched off never answers: it is blind only as long as it may still be starting
+        asked = frozenset(SOURCES) if now - self._started < GAP_SECONDS else frozenset[SourceName]()
+        return Surroundings(
+            now, self._shift, self._failed, asked - running, running, GpuContext(self._gpus, self._occupancy)
+        )
+
     def _picture(self, now: float) -> NodeView:
         self._failed.update((source, now) for source, health in self._health.items() if not health.success)
-        around = Surroundings(now, self._shift, self._failed, GpuContext(self._gpus, self._occupancy))
+        around = self._surroundings(now)
         runs = [view_of(run, around) for run in self._runs.values() if not run.hidden]
         shown = {run.name for run in runs}
         runs.extend(_absent(run) for run in self._config.runs if run.expected and run.match and run.name not in shown)

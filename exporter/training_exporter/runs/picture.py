@@ -35,6 +35,8 @@ class Surroundings:
     now: float
     wall_shift_seconds: float
     failed_seconds: Mapping[SourceName, float]  # when each source last failed
+    silent: frozenset[SourceName]  # sources that the node has only begun to ask
+    running: frozenset[SourceName]  # sources that have answered or failed since the exporter started
     gpus: GpuContext
 
 
@@ -134,8 +136,9 @@ def _blind(run: Run, around: Surroundings) -> dict[SourceName, bool]:
     for source in SOURCES:
         if source in run.gave:
             failed = around.failed_seconds.get(source)
-            blind[source] = failed is not None and around.now - failed < SETTLE_SECONDS
-    if "gpu" in blind and not any(_answers(run, around.gpus)):
+            fails = failed is not None and around.now - failed < SETTLE_SECONDS
+            blind[source] = fails or source in around.silent
+    if "gpu" in blind and "gpu" in around.running and not any(_answers(run, around.gpus)):
         blind["gpu"] = True
     if "logs" in blind and run.logbook.readable is False:
         blind["logs"] = True
