@@ -10,9 +10,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from training_exporter import simulate
+from training_exporter.runs.node import Node
 from training_exporter.runs.view import NodeView, RunView, Verdict
-from training_exporter.scenario.load import shipped
-from training_exporter.scenario.play import EPOCH_SECONDS
+from training_exporter.scenario.load import parse, shipped
+from training_exporter.scenario.play import EPOCH_SECONDS, HOST
+from training_exporter.scenario.playback import Playback
 from training_exporter.simulate import Change, Changes
 
 STORY = """\
@@ -139,6 +141,26 @@ class TestRun:
         assert simulate.run(story, json=True, openmetrics=nowhere, interval_seconds=15, out=out) == 1
         assert out.getvalue() == ""
         assert "nowhere" in capsys.readouterr().err
+
+
+class TestExporterRestart:
+    """The exporter is started anew in the middle of the story, with what it kept."""
+
+    def states(self, restart_seconds: int, seconds: int) -> list[str]:
+        """The states of each second after the restart."""
+        playback = Playback(parse("short.yaml", STORY))
+        for _ in range(restart_seconds):
+            playback.advance()
+        playback._node = Node(playback.player.config(), HOST, json.loads(json.dumps(playback._node.remember())))
+        return [run.verdict.state for _ in range(seconds) for run in playback.advance().runs]
+
+    def test_a_stall_is_not_hidden(self) -> None:
+        """A run that was stalled is stalled, from the first second on."""
+        assert set(self.states(restart_seconds=540, seconds=120)) == {"stalled"}
+
+    def test_a_stall_is_not_made(self) -> None:
+        """A run that trains goes on training."""
+        assert set(self.states(restart_seconds=240, seconds=55)) == {"training"}
 
 
 class TestShipped:

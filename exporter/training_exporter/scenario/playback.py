@@ -18,7 +18,3 @@ class Playback:
     def advance(self) -> NodeView:
         """The next second."""
         return self._node.observe(self.player.observe(self._node.log_targets(), self._node.checkpoint_targets()))
-
-    def restart(self) -> None:
-        """End the exporter and start it again with what it kept."""
-        self._node = Node(self.player.config(), HOST, self._node.remember())
