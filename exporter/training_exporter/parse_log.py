@@ -102,7 +102,3 @@ def _words(event: LogEvent) -> str:
 
 def _pairs(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={_number(number)}" for name, number in metrics.items())
-
-
-if __name__ == "__main__":
-    sys.exit(run(sys.argv[-1], json="--json" in sys.argv, out=sys.stdout))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from training_exporter.logs import literals, messages, tables
 from training_exporter.logs.heads import is_rich_rest
 from training_exporter.logs.lexer import unmask
-from training_exporter.logs.plan import Draft, Plan, Record, Ref
+from training_exporter.logs.plan import Draft, Plan, Record, Ref, value
 from training_exporter.model import Split
 
 MAX_LINES = 400
@@ -242,9 +242,7 @@ class Assembler:
         yield self._span(block, replace(plan, drafts=drafts), tokens)
 
     def _span(self, block: _Block, plan: Plan, tokens: list[str]) -> Record:
-        rank = block.first.plan.rank
-        if isinstance(rank, int):
-            rank = float(block.first.tokens[rank].replace(",", "") or 0)
+        rank = _rank_key(block.first)
         return Record(
             replace(plan, rank=rank),
             tokens,
@@ -278,9 +276,14 @@ class Assembler:
         return False
 
 
-def _rank_key(record: Record) -> float | int | None:
+def _rank_key(record: Record) -> float | None:
     rank = record.plan.rank
-    return float(record.tokens[rank]) if isinstance(rank, int) else rank
+    if rank is None:
+        return None
+    try:
+        return value(rank, record.tokens)
+    except ValueError:  # a time where this shape had a rank
+        return None
 
 
 def _verdict(block: _Block, last: str | None) -> Record:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 
+from training_exporter.logs.split import clean_text
+
 MAX_PARTIAL = 1 << 20
 # CRI: `2026-01-02T03:04:05.123456789Z stdout F text`, P for a part of a line
 _CRI = re.compile(
     r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([PF])(?::\S*)? ?(.*)$", re.DOTALL
 )
+_ENDS = re.compile(r"[\n\r\b]+")
 _DOCKER = re.compile(r'^\{"log":"')
 _ENVELOPE = re.compile(r'^\{.*"(?:log|message|msg)"\s*:\s*"')
 _SHIPPED = ("kubernetes", "stream", "container_name", "container_id", "host", "agent", "@timestamp", "_p", "docker")
@@ -62,6 +65,6 @@ class Unwrapper:
     def _join(self, stream: str, text: str, *, whole: bool) -> list[str]:
         joined = (self._partial.pop(stream, "") + text)[:MAX_PARTIAL]
         if whole:
-            return [line for piece in joined.split("\n") for line in re.split(r"[\r\b]+", piece)]
+            return [clean_text(line) for line in _ENDS.split(joined)]
         self._partial[stream] = joined
         return []

@@ -29,12 +29,14 @@ class LogParser:
     `redraws` counts pieces of a line printed over another with a carriage return.
     """
 
-    def __init__(self, patterns: Sequence[str] = (), novelty: Novelty | None = None) -> None:
+    def __init__(
+        self, patterns: Sequence[str] = (), novelty: Novelty | None = None, shapes: Shapes | None = None
+    ) -> None:
         self._patterns = compile_patterns(patterns)
         self._splitter = Splitter()
         self._unwrapper = envelope.Unwrapper()
         self._tracker = Tracker()
-        self._shapes = Shapes()
+        self._shapes = Shapes() if shapes is None else shapes
         self._assembler = Assembler(self._shapes.joined)
         self._novelty = Novelty() if novelty is None else novelty
         self._lines_before = 0
@@ -80,8 +82,10 @@ class LogParser:
 
     def _peek(self, events: list[LogEvent]) -> None:
         """Tqdm ends a bar only by drawing the next: the one that stands there now says how far it is."""
+        if not 0 < self._splitter.held_bytes <= MAX_TEXT:
+            return
         held = self._splitter.held
-        if not held or held == self._peeked or len(held) > MAX_TEXT:
+        if held == self._peeked:
             return
         self._peeked = held
         plan, tokens = self._shapes.plan(held)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
 from training_exporter.logs.results import Results
+from training_exporter.logs.shapes import Shapes
 from training_exporter.logs.side_files import SideFile, parser_for
 from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
 
 INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
 MAX_MESSAGES = 64
+MAX_FILES = 512  # of a run; the one that was silent longest is forgotten first
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class _Growth:
 class _Run:
     patterns: Sequence[str]
     novelty: Novelty = field(default_factory=Novelty)
+    shapes: Shapes = field(default_factory=Shapes)
     files: dict[str, _File] = field(default_factory=dict)
     lead: int | None = None
     lead_seconds: float = 0.0
@@ -115,11 +118,13 @@ class RunLogs:
         )
 
     def _chunk(self, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
-        file = run.files.get(chunk.file)
+        file = run.files.pop(chunk.file, None)
         if file is None:
-            file = run.files[chunk.file] = _File(
-                LogParser(run.patterns, run.novelty), parser_for(chunk.file), chunk.rank
-            )
+            if len(run.files) >= MAX_FILES:
+                run.files.pop(next(iter(run.files)))
+            parser = LogParser(run.patterns, run.novelty, run.shapes)
+            file = _File(parser, parser_for(chunk.file), chunk.rank)
+        run.files[chunk.file] = file  # last in the order of use
         file.readable, file.error, file.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
         if file.side is not None:
             self._side(run, file.side, chunk, growth)

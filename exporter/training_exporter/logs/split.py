@@ -9,7 +9,7 @@ _SLICE_BYTES = 1 << 18
 _CUTS = re.compile(rb"[\n\r\x08]")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])?")
 # Marks of the lexer must not come in from outside.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\U000f0000-\U0010fffd]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\U000f0000-\U0010fffd]")
 _CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 
 Piece = tuple[int, str]  # number of the physical line (1-based), text without trailing blanks
@@ -49,6 +49,11 @@ class Splitter:
         if self._held:
             self._give(pieces)
         return pieces
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes came without an end so far."""
+        return len(self._held)
 
     @property
     def held(self) -> str:
@@ -111,6 +116,11 @@ def clean_block(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
     if len(data.translate(None, _CONTROL_BYTES)) == len(data) and b"\xf3" not in data and b"\xf4" not in data:
         return text
+    return clean_text(text)
+
+
+def clean_text(text: str) -> str:
+    """Text without escape sequences, control characters, and what cannot be encoded."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     return _CONTROLS.sub("", text)
