@@ -190,12 +190,13 @@ def serving(program: Path, data: Path, config: Mapping[str, object] | None = Non
 
 
 def _wait_until_ready(address: str, running: subprocess.Popen[bytes], log: Path) -> None:
-    until(lambda: _is_ready(address) or running.poll() is not None)
-    if not _is_ready(address):
+    until(lambda: is_ready(address) or running.poll() is not None)
+    if not is_ready(address):
         raise AssertionError(f"Prometheus does not start: {log.read_text()[-2000:]}")
 
 
-def _is_ready(address: str) -> bool:
+def is_ready(address: str) -> bool:
+    """Whether the Prometheus at that address answers queries."""
     try:
         with urllib.request.urlopen(f"http://{address}/-/ready", timeout=1):
             return True
@@ -203,10 +204,10 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until something holds; AssertionError when it takes too long."""
+def until(answer: Callable[[], object], wanted: object = True) -> None:
+    """Ask until the answer is the wanted one; AssertionError with the last answer when that takes too long."""
     deadline = time.monotonic() + READY_SECONDS
-    while not condition():
+    while (last := answer()) != wanted:
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {READY_SECONDS:.0f} s")
+            raise AssertionError(f"after {READY_SECONDS:.0f} s still {last!r}")
         time.sleep(0.05)

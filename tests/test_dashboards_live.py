@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from boards.board import panels_of, selector_of
 from boards.fleet import NO_TARGET
-from dashboard_stage import INSTANCE, Answers, prometheus, record, serving, simulate, until
+from dashboard_stage import INSTANCE, Answers, is_ready, prometheus, record, serving, simulate, until
 from rule_player import JOB, ROOT
 from training_exporter.demo_stack import free_port
 from training_exporter.runs.verdict import CODES
@@ -203,3 +205,46 @@ class TestBlind:
         with serving(program, tmp_path / "data", config) as alone:
             until(lambda: alone.values(query) == [1])
             assert [title for title in self.COUNTS if alone.values(query_of("fleet", title))] == []
+
+
+class TestDemo:
+    def test_every_query_returns_rows_from_a_scraped_demo(self, program: Path, tmp_path: Path) -> None:
+        """What the exporter serves, Prometheus scrapes and the rules make live is what the dashboards ask for."""
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/prometheus").symlink_to(program)
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        listen = f"127.0.0.1:{free_port()}"
+        words = ["--scenario", str(TOUR), "--start", "52m", "--monitoring", str(ROOT), "--web.listen-address", listen]
+        command = [sys.executable, "-m", "training_exporter", "demo", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PATH": path}) as demo:
+            try:
+                (address,) = re.findall(r"^Prometheus: +http://(\S+)/alerts$", _head(demo, "Prometheus:"), re.MULTILINE)
+                until(lambda: is_ready(address))
+                until(lambda: _without_rows(Answers(address), listen), [])
+            finally:
+                demo.terminate()
+
+
+def _head(program: subprocess.Popen[str], word: str) -> str:
+    """What a program prints up to the line that begins with `word`."""
+    text = ""
+    for line in program.stdout or ():
+        text += line
+        if line.startswith(word):
+            break
+    return text
+
+
+# A demo has no past of the recording rules, of which this panel takes a sample a minute.
+NOT_YET = "GPU-hours by state, last 24 h"
+
+
+def _without_rows(answers: Answers, instance: str) -> list[str]:
+    """The queries that return nothing now, on the node that is called `instance`."""
+    return [
+        f"{board}: {title} {target['refId']}"
+        for board in BOARDS
+        for title, target in queries(board)
+        if title not in {*MAY_BE_EMPTY, NOT_YET}
+        and not answers.rows(chosen(target["expr"]).replace(INSTANCE, instance))
+    ]

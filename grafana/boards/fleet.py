@@ -49,7 +49,7 @@ FLEET = state(RECORDED)
 NO_TARGET = -1
 # The states in which a run holds its GPUs.
 HOLDING = tuple(look for look in LOOKS if BY_STATE["starting"].code <= look.code < BY_STATE["failed"].code)
-SUBQUERY_SECONDS = 300
+SUBQUERY_SECONDS = 60
 
 
 def build() -> Json:
@@ -199,7 +199,7 @@ def _gpu_hours() -> Json:
 
 
 def _hours(code: int) -> str:
-    """Counted in samples 5 minutes apart, for as long as the run was known: an average would stretch a short one."""
+    """Counted in samples a minute apart, for as long as the run was known: an average would stretch a short one."""
     held = f"sum_over_time((run:training_state:code{RECORDED} == bool {code})[24h:{SUBQUERY_SECONDS}s])"
     gpus = f"max by (run) (max_over_time(run:training_gpus:count{RECORDED}[24h]))"
     return f"sum({held} * on (run) group_left () {gpus}) * {SUBQUERY_SECONDS} / 3600"
