@@ -138,7 +138,13 @@ def _show(scenario: Scenario, options: DemoOptions, out: TextIO) -> int:
     server.bind()
     instance = _address(*server.addresses[0])
     past = Recording({"job": JOB, "instance": instance})
-    stage.rewind(lambda view: _note(past, view))
+
+    def remember(view: NodeView) -> None:
+        server.recall(view)
+        if options.monitoring is not None:
+            _note(past, view)
+
+    stage.rewind(remember)
     stage.start()
     out.write(f"{scenario.name}: {scenario.about}\n")
     with _monitored(options, instance, past) as addresses:

@@ -102,6 +102,10 @@ class Server:
         """Host and port of each bound socket."""
         return [(found[0], found[1]) for found in (bound.getsockname() for bound in self._sockets)]
 
+    def recall(self, view: NodeView) -> None:
+        """Put a picture of the past into the history of the page, before `run`."""
+        self._history.add(view)
+
     def close(self) -> None:
         """Give the addresses back without having run."""
         for bound in self._sockets:
