@@ -114,7 +114,8 @@ _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 _BEST = _re(
-    r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
+    r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|"
+    r"best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
     r"not? improve|was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
 )
