@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from boards import fleet, names, node, run, run_verdict
+from boards import fleet, names, node, node_gpus, run, run_verdict
 from boards.board import Band, Identity, Section, band, dashboard, panels_of, queries_of, selector_of
 from boards.names import UnknownNameError, check_query, known_names, uses
 from boards.panels import Field, Head, now, override, stat, thresholds
@@ -466,6 +466,32 @@ class TestLinks:
         found = re.findall(r"(training-(?:fleet|run|node))\?[^\"' ]*?(var-\w+)", json.dumps(BOARDS) + alerts)
         assert found
         assert [(uid, name) for uid, name in found if name not in known[uid]] == []
+
+
+class TestAlerts:
+    """Screens and alerts speak of the same limits."""
+
+    ALERTS = (ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8")
+
+    def test_memory_held_by_nobody_turns_yellow_where_the_alert_begins(self) -> None:
+        """TrainingGpuMemoryOrphaned."""
+        (limit,) = set(re.findall(r"training_gpu_unowned_memory_bytes\[5m\]\) > (\d+)\)", self.ALERTS))
+        panel = next(panel for _, panel in PANELS if panel["title"] == "GPU memory held by no process")
+        assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"] == int(limit)
+
+    def test_the_reasons_counted_as_slow_are_those_of_the_alert(self) -> None:
+        """TrainingGpuThrottled."""
+        assert set(re.findall(r'training_gpu_clock_event_active{reason=~"([^"\\]*)"}', self.ALERTS)) == {
+            node_gpus.HARMFUL
+        }
+
+
+class TestDocs:
+    def test_the_table_of_states_is_that_of_the_palette(self) -> None:
+        """Codes, words and colours in docs/dashboards.md."""
+        text = (ROOT / "docs/dashboards.md").read_text(encoding="utf-8")
+        found = re.findall(r"\| (\d+) \| ([\w ]+) \| (#\w+) ", text)
+        assert sorted(found) == sorted((str(look.code), look.word, look.colour) for look in LOOKS)
 
 
 class TestProvisioning:
