@@ -13,10 +13,10 @@ _VARIABLE = re.compile(
 )
 _BLANKS = re.compile(r"\s+")
 # Lines that say only that something still lives; what counts in them is the number of lines, or the time.
-_HEARTBEAT = re.compile(
-    r"(?i)heart-?beat|keep-?alive|\bstill (?:running|alive|waiting|working)|\buptime\b|\bis alive\b|\balive\b|"
-    r"\bwatchdog\b|"
-    r"\bwaiting (?:for|on)\b|\belapsed\b|\bidle\b|\bping\b"
+_HEARTBEAT = re.compile(r"(?i)heart-?beat|keep-?alive|\b(?:is|status\W*)\s*alive\b")
+# In a line that reports nothing these say that something waits.
+_WAITING = re.compile(
+    r"(?i)\b(?:still (?:running|alive|waiting|working)|uptime|alive|watchdog|waiting (?:for|on)|elapsed|idle|ping)\b"
 )
 # A counter that advances by these a second counts time: s, ms, us, ns, minutes, hours.
 _CLOCK_RATES = (1.0, 1e3, 1e6, 1e9, 1 / 60, 1 / 3600)
@@ -30,9 +30,9 @@ def masked_line(literals: Sequence[str]) -> str:
     return _BLANKS.sub(" ", _VARIABLE.sub("#", "#".join(literals)))[:400]
 
 
-def is_heartbeat(text: str) -> bool:
-    """Whether a line only says that something still lives."""
-    return bool(_HEARTBEAT.search(text))
+def is_heartbeat(text: str, *, reports: bool) -> bool:
+    """Whether a line only says that something still lives; `reports`: it is of a known format."""
+    return bool(_HEARTBEAT.search(text)) or (not reports and bool(_WAITING.search(text)))
 
 
 @dataclass(slots=True)

@@ -124,12 +124,7 @@ class LogParser:
             return
         self.last_line = text or self.last_line
         plan, tokens = self._shapes.plan(text)
-        if (
-            plan.quick is not None
-            and not self._patterns
-            and not self._assembler.open
-            and self._novelty.knows(plan.novelty)
-        ):
+        if plan.quick is not None and self._may_be_quick(plan):
             event = self._tracker.quick(plan.quick, tokens, line, time_seconds)
             if event is not None:
                 self._quiet_line = 0
@@ -143,6 +138,11 @@ class LogParser:
             self._emit(self._assembler.add(record), events)
         elif plan.drafts:
             self._append(record, events)
+
+    def _may_be_quick(self, plan: Plan) -> bool:
+        """Whether nothing but the record itself is to be looked at."""
+        known = plan.quiet or self._novelty.knows(plan.novelty)
+        return known and not self._patterns and not self._assembler.open
 
     def _news(self, plan: Plan, tokens: list[str], line: int, time_seconds: float) -> bool:
         """Whether a line is progress by being new. The lines of a traceback or an error summary never are."""

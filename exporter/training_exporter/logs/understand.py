@@ -55,7 +55,6 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         rank=head.rank,
         times=times,
         novelty=novelty.masked_line(literal_parts),
-        quiet=novelty.is_heartbeat(masked),
     )
     if not masked or _IGNORED.match(masked):
         return plan, True
@@ -76,7 +75,12 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
         trouble = found.severity != "benign"
         plan = replace(
-            plan, drafts=drafts, opens=opens, joins=bool(opens), trouble=trouble, quiet=plan.quiet or trouble
+            plan,
+            drafts=drafts,
+            opens=opens,
+            joins=bool(opens),
+            trouble=trouble,
+            quiet=trouble or novelty.is_heartbeat(masked, reports=True),
         )
         return plan, not _VALUE_DECIDES.search(masked)
     columns = tables.header(head.message)
@@ -93,6 +97,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         joins=bool(opens or columns or tables.names_next(head.message)),
         counting=unknown,
         quick=None if opens else quick_of(drafts, head.rank),
+        quiet=novelty.is_heartbeat(masked, reports=bool(drafts)),
     )
     return plan, not _VALUE_DECIDES.search(masked)
 
