@@ -39,6 +39,7 @@ class _Block:
     depth: int = 0
     pairs: list[tuple[str, Ref, list[str]]] = field(default_factory=list)
     rows: int = 0
+    caught: bool = False  # a traceback that the program logged itself
 
     def add(self, text: str, line: int, time_seconds: float) -> bool:
         """Take a line; False when the block is as long as a block may be."""
@@ -56,10 +57,15 @@ class Assembler:
         self._block: _Block | None = None
         self._tracebacks: dict[float | int | None, _Block] = {}
         self._table_prefix = ""
+        self._complained_line = -1  # where the program's own logger last said that something went wrong
 
     @property
     def open(self) -> bool:
         return self._block is not None or bool(self._tracebacks)
+
+    def complain(self, line: int) -> None:
+        """The program's own logger reports trouble: a traceback right behind it was caught."""
+        self._complained_line = line
 
     def add(self, record: Record) -> Iterator[Record]:
         """Take the next line; yields what is complete by it, in the order of the lines."""
@@ -106,7 +112,8 @@ class Assembler:
         plan = record.plan
         self._table_prefix = tables.names_next(plan.message) or self._table_prefix
         if plan.opens == "traceback":
-            self._tracebacks[_rank_key(record)] = self._open("traceback", record)
+            block = self._tracebacks[_rank_key(record)] = self._open("traceback", record)
+            block.caught = plan.headed or self._complained_line == record.line - 1
             return
         if plan.columns:
             self._block = self._open("columns", record)
@@ -264,7 +271,7 @@ class Assembler:
             not message.strip()
             or message[:1].isspace()
             or _CHAIN.match(message)
-            or message.lstrip().startswith(("|", "+"))
+            or message.lstrip().startswith(("|", "+", ">"))
         ):
             if not block.add("", record.end_line, record.time_seconds):
                 del self._tracebacks[key]
@@ -289,8 +296,7 @@ def _rank_key(record: Record) -> float | None:
 def _verdict(block: _Block, last: str | None) -> Record:
     """A traceback is judged by its last line: an interrupt is no failure; without one nothing is known yet."""
     draft = Draft("message", event="warning", warning="traceback", severity="suspect")
-    soft = block.first.plan.headed
-    if last is not None and not soft and _EXCEPTION.match(last) and not _HARMLESS_EXIT.match(last):
+    if last is not None and not block.caught and _EXCEPTION.match(last) and not _HARMLESS_EXIT.match(last):
         found = messages.find(last)
         if found is not None and found.outcome == "cancelled":
             draft = replace(draft, outcome="cancelled", reason=found.reason)

@@ -9,6 +9,7 @@ from training_exporter.logs.lexer import N, T, index_of
 from training_exporter.logs.plan import Ref
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|NOTE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+_COMPLAINTS = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
 _FILE = rf"[\w./-]+\.(?:py|cc|cpp|cu|c|h|go|rs):{N}"
 
 _RANK_PREFIXES = [
@@ -49,6 +50,12 @@ class Head:
     rank: Ref | None = None
     headed: bool = False
     rich: bool = False
+    native: bool = False  # of glog: written by C++ or torch, not by the program's own logger
+
+    @property
+    def complaint(self) -> bool:
+        """Whether the program's own logger said that something went wrong."""
+        return self.headed and not self.native and self.level in _COMPLAINTS
 
 
 def take_rank(masked: str) -> tuple[str, Ref | None]:
@@ -95,6 +102,7 @@ def _step(head: Head) -> bool:
     if match := _STDLIB.match(text):
         head.level, head.logger = match[1], match[2]
     elif match := _GLOG.match(text):
+        head.native = True
         head.level = head.level or {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}[match[0].lstrip("[")[0]]
     elif text.startswith("["):
         return _bracket(head)

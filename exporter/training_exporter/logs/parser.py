@@ -134,6 +134,8 @@ class LogParser:
             plan = replace(plan, drafts=tuple(draft for draft in plan.drafts if draft.kind != "record"))
         self._novel |= self._news(plan, tokens, line, time_seconds)
         record = Record(plan, tokens, line, line, time_seconds, text)
+        if plan.complaint:
+            self._assembler.complain(line)
         if self._assembler.open or plan.joins:
             self._emit(self._assembler.add(record), events)
         elif plan.drafts:

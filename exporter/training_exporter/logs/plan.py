@@ -70,6 +70,7 @@ class Plan:
     rule: bool = False  # nothing but ruling
     headed: bool = False  # a logger head stood before the message
     rich: bool = False  # a RichHandler head
+    complaint: bool = False  # logged by the program itself as a warning or error
     rank: Ref | None = None
     times: tuple[int, ...] = ()  # positions that were times when the plan was made
     novelty: str = ""  # the line with everything variable masked

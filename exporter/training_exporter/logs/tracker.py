@@ -188,6 +188,7 @@ class Tracker:
         metrics = said.numbers((*said.draft.plain, *said.draft.train))
         name = "progress" if self._record_steps else "train_step"
         self._emit(said, name, split="train", counts=counts, metrics=metrics)
+        self._judge_finite(said, metrics)
 
     def _advanced(self, description: str, counts: Counts) -> bool:
         key = f"{description[:40]}/{counts.step_total}"

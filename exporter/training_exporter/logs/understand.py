@@ -52,6 +52,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         message=head.message,
         headed=head.headed,
         rich=head.rich,
+        complaint=head.complaint,
         rank=head.rank,
         times=times,
         novelty=novelty.masked_line(literal_parts),
