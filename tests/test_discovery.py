@@ -238,11 +238,13 @@ class TestRoles:
         assert HINT_NUMBERS in run.hints
 
     def test_error_files_are_absolute(self) -> None:
-        """Relative ones lie under the rank's directory, those of a container under its root."""
+        """Relative ones lie under the rank's directory, those of a container are read below its root."""
         launcher = torchrun()
         ranks = [replace(rank, root=f"/proc/{rank.pid}/root") for rank in ranks_below(launcher, 1)]
         (run,) = _discover(table(launcher, ranks))
-        assert run.error_files == ("/proc/110/root/data/work/errors/0/error.json",)
+        (target,) = run.error_files
+        assert (target.path, target.root) == ("/data/work/errors/0/error.json", "/proc/110/root")
+        assert (target.uid, target.rank) == (ranks[0].uid, 0)
 
 
 class TestRemains:

@@ -93,3 +93,48 @@ class TestInARun:
         assert {(target.run, target.root, target.uid, target.gid) for target in targets} == {
             ("r", "/proc/7/root", 5, 6)
         }
+
+
+class TestErrorFile:
+    @pytest.mark.parametrize(
+        ("text", "outcome"),
+        [
+            ("RuntimeError: the data went missing", "failed"),
+            ("SignalException: Process 4711 got signal: 15", "cancelled"),
+            ("KeyboardInterrupt: ", "cancelled"),
+        ],
+    )
+    def test_the_exception_is_evidence(self, text: str, outcome: str) -> None:
+        """What torch.distributed.elastic's @record writes says how the rank ended, and which file says so."""
+        document = {"message": {"message": text, "extraInfo": {"py_callstack": "...", "timestamp": "1700000000"}}}
+        (event,) = read("/logs/none_x/attempt_0/0/error.json", json.dumps(document).encode())
+        assert (event.outcome, event.text, event.severity) == (outcome, text, None)
+        assert event.file == "/logs/none_x/attempt_0/0/error.json"
+
+    def test_older_format(self) -> None:
+        """The message may be the text itself."""
+        (event,) = read("error.json", b'{"message": "boom\\nsecond line"}')
+        assert (event.outcome, event.text) == ("failed", "boom")
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 5}', '{"message": {"message": null}}', "{}"])
+    def test_anything_else_is_no_evidence(self, text: str) -> None:
+        """Half-written, empty and strange files say nothing."""
+        assert read("error.json", text.encode()) == []
+
+    def test_one_that_was_there_before_counts(self) -> None:
+        """An exporter that comes late still learns what ended the rank."""
+        chunk = TailChunk("job", "/x/error.json", 5.0, data=b'{"message": "boom"}', restored=True)
+        batch = RunLogs().consume([chunk], 5.0)[0]
+        assert [event.outcome for event in batch.events] == ["failed"]
+        assert (batch.readable, batch.lines, batch.novel) == (False, 0, False)
+
+
+class TestEventFile:
+    def test_growth_is_progress_and_no_log(self) -> None:
+        """Its bytes are no lines; what was there before moves nothing."""
+        logs = RunLogs()
+        path = "/tb/events.out.tfevents.1700000000.node.4711.0"
+        first = logs.consume([TailChunk("job", path, 5.0, data=b"\x18\0\0\0", restored=True)], 5.0)
+        later = logs.consume([TailChunk("job", path, 6.0, data=b"\x18\0\0\0")], 6.0)
+        assert [batch.novel for batch in (*first, *later)] == [False, False, True]
+        assert (later[0].lines, later[0].bytes, later[0].files, later[0].readable) == (0, 0, (), False)

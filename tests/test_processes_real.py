@@ -70,7 +70,7 @@ class TestOneRun:
         (target,) = run.log_targets
         assert (target.path, target.root, target.uid, target.rank) == (log.name, "/", os.geteuid(), None)
         assert [target.path for target in run.checkpoint_targets] == [str(work.directory / "out")]
-        assert run.error_files[1] == str(work.directory / "job_x/attempt_0/1/error.json")
+        assert run.error_files[1].path == str(work.directory / "job_x/attempt_0/1/error.json")
         assert (run.hints, run.provisional) == ((), False)
 
     def test_two_runs_at_once(self, tmp_path: Path, watch: Watch) -> None:

@@ -224,8 +224,9 @@ class DiscoveredRun:
     log_targets: tuple[LogTarget, ...] = ()
     checkpoint_targets: tuple[CheckpointTarget, ...] = ()
     hints: tuple[str, ...] = ()  # for a person, e.g. "output goes to a terminal: | tee FILE"
-    error_files: tuple[str, ...] = ()  # TORCHELASTIC_ERROR_FILE of the ranks, absolute
+    error_files: tuple[LogTarget, ...] = ()  # TORCHELASTIC_ERROR_FILE of the ranks of this worker set
     provisional: bool = False  # no launcher and not configured: a run only once a step, epoch or checkpoint was seen
+    event_files: tuple[LogTarget, ...] = ()  # patterns of the TensorBoard event files that its ranks write
 
 
 # --- logs ------------------------------------------------------------------------------------------------------
@@ -273,6 +274,7 @@ class LogEvent:
     setup: bool = False  # a set-up bar (Map, Tokenizing, Loading shards): moves the log signal only
     reason: str | None = None  # of a cancellation: scheduler, interrupt, signal
     text: str | None = None  # the line itself, for messages
+    file: str | None = None  # the error file that says it, which speaks for one worker set alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,9 +152,11 @@ class RunLogs:
         if chunk.restart:
             side.restart()
         events = side.feed(chunk.data, chunk.time_seconds)
+        growth.events += [event for event in events if event.outcome is not None]
         if chunk.restored:  # of checkpoints that were there before: nobody knows which was the last
             return
-        for event in events:
+        growth.novel |= side.moves and bool(chunk.data)
+        for event in (event for event in events if event.outcome is None):
             if event.event == "validation" and not run.results.repeats(event.split or "val", event.metrics):
                 run.results.note(event.split or "val", event.metrics)
                 growth.events.append(event)

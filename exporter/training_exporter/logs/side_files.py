@@ -15,6 +15,9 @@ from training_exporter.model import CheckpointTarget, LogEvent, LogTarget, Split
 
 MAX_BYTES = 16 << 20  # a trainer_state.json of a long run is a few MiB
 COUNTERS = frozenset({"step", "epoch", "global_step"})
+EVENT_FILE = "events.out.tfevents."  # TensorBoard
+MAX_TEXT = 500  # of an exception
+INTERRUPTS = ("KeyboardInterrupt", "SignalException")
 
 
 class SideFile(Protocol):
@@ -26,10 +29,19 @@ class SideFile(Protocol):
     def restart(self) -> None:
         """The file is written anew."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether its growth alone is progress."""
+
 
 def parser_for(path: str) -> SideFile | None:
     """The parser for a file of this name; None for a log."""
-    made = _PARSERS.get(PurePosixPath(path).name)
+    name = PurePosixPath(path).name
+    if name.startswith(EVENT_FILE):
+        return EventFile()
+    if name == ErrorFile.NAME:
+        return ErrorFile(path)
+    made = _PARSERS.get(name)
     return None if made is None else made()
 
 
@@ -50,6 +62,8 @@ def side_targets(checkpoints: Sequence[CheckpointTarget]) -> tuple[LogTarget, ..
 class _Whole:
     """A JSON document: understood once it is complete."""
 
+    moves = False
+
     def __init__(self) -> None:
         self._held = bytearray()
 
@@ -65,7 +79,7 @@ class _Whole:
         except (ValueError, RecursionError):
             return []  # still being written
         self._held.clear()
-        return [event for event in self._events(document, time_seconds) if event.metrics]
+        return list(self._events(document, time_seconds))
 
     def restart(self) -> None:
         self._held.clear()
@@ -79,7 +93,7 @@ class ValMetrics(_Whole):
 
     def _events(self, document: object, time_seconds: float) -> Iterable[LogEvent]:
         if isinstance(document, dict):
-            yield _event(flatten(document), time_seconds, default="val")
+            yield from _told(_event(flatten(document), time_seconds, default="val"))
 
 
 class TrainerState(_Whole):
@@ -91,11 +105,13 @@ class TrainerState(_Whole):
         for is_result in (False, True):
             wanted = [entry for entry in entries if _is_result(entry) is is_result]
             if wanted:
-                yield _event(flatten(wanted[-1]), time_seconds, default="train")
+                yield from _told(_event(flatten(wanted[-1]), time_seconds, default="train"))
 
 
 class MetricsCsv:
     """`metrics.csv` of Lightning's CSVLogger: sparse rows, whose columns are the union of all names so far."""
+
+    moves = False
 
     def __init__(self) -> None:
         self._held = b""
@@ -119,6 +135,49 @@ class MetricsCsv:
         return list(latest.values())
 
 
+class ErrorFile(_Whole):
+    """`error.json` of torch.distributed.elastic: the exception that ended a rank, or the signal that did.
+
+    `{"message": {"message": "RuntimeError: ...", "extraInfo": {...}}}`, or a plain text under the first key.
+    """
+
+    NAME = "error.json"
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def _events(self, document: object, time_seconds: float) -> Iterable[LogEvent]:
+        text = document.get("message") if isinstance(document, dict) else None
+        text = text.get("message") if isinstance(text, dict) else text
+        if not isinstance(text, str):
+            return
+        interrupted = text.startswith(INTERRUPTS)
+        yield LogEvent(
+            line=0,
+            end_line=0,
+            event="warning",
+            phase="failed",
+            time_seconds=time_seconds,
+            outcome="cancelled" if interrupted else "failed",
+            reason="interrupt" if interrupted else None,
+            text=text.partition("\n")[0][:MAX_TEXT],
+            file=self._path,
+        )
+
+
+class EventFile:
+    """A TensorBoard event file: that it grows is all that is taken from it."""
+
+    moves = True
+
+    def feed(self, data: bytes, time_seconds: float) -> list[LogEvent]:  # noqa: ARG002  the protocol's
+        return []
+
+    def restart(self) -> None:
+        pass
+
+
 def flatten(document: Mapping[str, Any], path: str = "") -> dict[str, float]:
     """Numbers by path, joined with `/`; numbers printed as text count too."""
     found: dict[str, float] = {}
@@ -132,6 +191,10 @@ def flatten(document: Mapping[str, Any], path: str = "") -> dict[str, float]:
             except (TypeError, ValueError, OverflowError):
                 continue
     return found
+
+
+def _told(event: LogEvent) -> tuple[LogEvent, ...]:
+    return (event,) if event.metrics else ()
 
 
 def _is_result(entry: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from pathlib import PurePosixPath
 
 from training_exporter.config import Config, Match, RunConfig
 from training_exporter.model import (
@@ -26,6 +25,7 @@ from training_exporter.runs.binding import Devices, bind
 from training_exporter.runs.facts import GroupFacts
 from training_exporter.runs.grouping import Group, Grouper, Memory
 from training_exporter.runs.outputs import Outputs
+from training_exporter.runs.side_targets import error_files, event_files
 from training_exporter.runs.tree import Tree, age
 
 HINT_NUMBERS = "rank numbers follow the order of starting: the environment of the ranks cannot be read"
@@ -137,7 +137,7 @@ class Discovery:
         configured = self._configuration(group)
         family = _Family(group, tree, boundaries)
         outputs = Outputs(name, group, tree)
-        traces = self._trace(group, _Traces(outputs.find(), _error_files(group.ranks)))
+        traces = self._trace(group, _Traces(outputs.find(), error_files(name, group.ranks)))
         return DiscoveredRun(
             name=name,
             launcher=group.kind,
@@ -157,6 +157,7 @@ class Discovery:
             checkpoint_targets=_configured_checkpoints(configured) or self._checkpoints(name, _speakers(group)),
             hints=outputs.hints() + ((HINT_NUMBERS,) if group.numbers_guessed else ()),
             error_files=traces.error_files,
+            event_files=event_files(name, group.ranks),
             provisional=group.provisional and configured is None,
         )
 
@@ -169,7 +170,8 @@ class Discovery:
             return seen
         known = {target.path for target in seen.logs}
         left = [replace(target, root=group.head.root) for target in last.logs if target.path not in known]
-        return _Traces(seen.logs + tuple(left), last.error_files)
+        errors = tuple(replace(target, root=group.head.root) for target in last.error_files)
+        return _Traces(seen.logs + tuple(left), errors)
 
     def _size(self, group: Group) -> int | None:
         """The most ranks that were seen, where nobody says how many there should be."""
@@ -209,7 +211,7 @@ class _Traces:
     """Files that tell of a worker set, while it lives and after."""
 
     logs: tuple[LogTarget, ...]
-    error_files: tuple[str, ...]
+    error_files: tuple[LogTarget, ...]
 
 
 @dataclass(slots=True)
@@ -314,18 +316,6 @@ def _heads(group: Group) -> list[ProcessRecord]:
 def _speakers(group: Group) -> list[ProcessRecord]:
     """The processes whose arguments and files are the run's: not slurmstepd's or mpirun's."""
     return [record for record in _heads(group) if record is not group.launcher or not roles.starts_anything(group.kind)]
-
-
-def _error_files(ranks: Iterable[Rank]) -> tuple[str, ...]:
-    """Error files of torchelastic as this process sees them; relative ones lie under the rank's directory."""
-    found: dict[str, None] = {}
-    for rank in ranks:
-        process = rank.process
-        name = (process.environment or {}).get("TORCHELASTIC_ERROR_FILE")
-        if name and (name.startswith("/") or process.working_directory):
-            path = PurePosixPath(process.working_directory or "/", name)
-            found[str(path if process.root == "/" else PurePosixPath(process.root, *path.parts[1:]))] = None
-    return tuple(found)
 
 
 def _is_due(run: RunConfig) -> bool:

@@ -24,14 +24,15 @@ from training_exporter.runs.discovery import Discovery
 from training_exporter.runs.gpus import GpuTracker
 from training_exporter.runs.memory import GAP_SECONDS, Recollection, remember
 from training_exporter.runs.occupancy import Occupancy, Occupants
-from training_exporter.runs.picture import Surroundings, view_of
+from training_exporter.runs.picture import SETTLE_SECONDS, Surroundings, view_of
 from training_exporter.runs.roles import is_uncounted
 from training_exporter.runs.run import REMEMBERED_SECONDS, GpuContext, Run
 from training_exporter.runs.verdict import CODES
 from training_exporter.runs.view import NodeView, RunView, Verdict
 
-# One GPU may hang in its driver while the others answer.
-SAMPLE_SECONDS = 30.0
+# One GPU may hang in its driver while the others answer: its last sample is withdrawn when the call that should have
+# given the next one is past its deadline (5 s), begun up to a second after it; one more for a late tick.
+SAMPLE_SECONDS = 7.0
 
 
 class Node:
@@ -81,6 +82,7 @@ class Node:
         table = self._news("processes", observation.processes)
         if samples is not None:
             self._take_samples(samples)
+        self._withdraw_silent(now)
         if table is not None:
             self._take_table(table)
         if samples is not None or table is not None:
@@ -99,8 +101,12 @@ class Node:
         return self._picture(now)
 
     def log_targets(self) -> tuple[LogTarget, ...]:
-        """The logs to follow: those of the runs here, of those that have just ended, and the configured ones."""
-        return tuple(dict.fromkeys(target for run in self._followed() for target in run.log_targets))
+        """The logs to follow, and what is read like one: of the runs here, of those just ended, the configured ones."""
+        return tuple(
+            dict.fromkeys(
+                target for run in self._followed() for target in (*run.log_targets, *run.error_files, *run.event_files)
+            )
+        )
 
     def checkpoint_targets(self) -> tuple[CheckpointTarget, ...]:
         """The checkpoint directories to look at, likewise."""
@@ -137,11 +143,14 @@ class Node:
                     run.host.forget_rates()
         return report.data
 
-    def _note_gap(self, now: float) -> None:
-        """After a gap in the watching every run is watched anew; a GPU that gives no more samples is not known."""
+    def _withdraw_silent(self, now: float) -> None:
+        """A GPU that gives no more samples is not known."""
         for tracker in self._gpus.values():
             if tracker.sample is not None and now - tracker.sample.time_seconds > SAMPLE_SECONDS:
                 tracker.blind()
+
+    def _note_gap(self, now: float) -> None:
+        """After a gap in the watching every run is watched anew."""
         if self._now is not None and now - self._now > GAP_SECONDS:
             for run in self._runs.values():
                 if run.watched_since is not None:
@@ -228,11 +237,17 @@ class Node:
     def _surroundings(self, now: float) -> Surroundings:
         if self._started is None:
             self._started = now
-        running = frozenset(self._health)
-        # a source that is switched off never answers: it is blind only as long as it may still be starting
-        asked = frozenset(SOURCES) if now - self._started < GAP_SECONDS else frozenset[SourceName]()
+        age = now - self._started
+        restored = bool(self._recollection.run_names())
         return Surroundings(
-            now, self._shift, self._failed, asked - running, running, GpuContext(self._gpus, self._occupancy)
+            now=now,
+            wall_shift_seconds=self._shift,
+            failed_seconds=self._failed,
+            # one that is switched off never answers: it is blind only as long as it may still be starting
+            silent=frozenset(SOURCES if age < GAP_SECONDS else ()) - frozenset(self._health),
+            running=frozenset(self._health),
+            settling=restored and age < SETTLE_SECONDS,
+            gpus=GpuContext(self._gpus, self._occupancy),
         )
 
     def _picture(self, now: float) -> NodeView:

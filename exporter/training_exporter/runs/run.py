@@ -155,7 +155,7 @@ class Run:
         found = self.checkpoints
         found.observe(listing)
         self.mark("checkpoint", found.last_growth_seconds)
-        self.mark("checkpoint", found.event_files_growth_seconds)
+        self.mark("log", found.event_files_growth_seconds)
         if "checkpoints" not in self.gave:
             view = found.view(listing.time_seconds)
             # an empty directory is known and has given nothing yet
@@ -298,7 +298,13 @@ class Run:
         for event in batch.events:
             if batch.restored and event.event in ("train_begin", "train_step"):
                 self.evidence = Evidence()  # what stands before it in an existing log, the run outlived
-            self.evidence.observe(event)
+            if event.file is None or self._is_of_this_worker_set(event.file):
+                self.evidence.observe(event)
+
+    def _is_of_this_worker_set(self, error_file: str) -> bool:
+        """What ended the ranks of the set before is often read when the next one runs already."""
+        targets = self.discovered.error_files if self.discovered is not None else ()
+        return any(error_file.endswith(target.path) for target in targets)
 
     def _note_descriptors(self, found: DiscoveredRun, time_seconds: float) -> None:
         """Output that nobody here can read grows: weak evidence."""
