@@ -90,6 +90,7 @@ def remember_run(run: Run, shift_seconds: float) -> dict[str, Any]:
         "restarts_total": run.restarts_total,
         "restarts_without_progress": run.restarts_without_progress,
         "farthest": run.farthest,
+        "weak": [wall(run.weak_seconds), *run.weak_words],
         "stalled_since": wall(run.stalled_since),
         "stall_cause": run.stall_cause,
         "lacks_progress": run.lacks_progress,
@@ -114,10 +115,13 @@ def restore_run(run: Run, memory: Mapping[str, Any]) -> None:
     run.gave = set(memory["gave"])
     run.watched_since = memory["watched_since"]
     run.end_seconds = memory["end"]
+    run.workers.present = run.end_seconds is None and "processes" in run.gave  # until a table says otherwise
     run.restarts_total = int(memory["restarts_total"])
     run.restarts_without_progress = int(memory["restarts_without_progress"])
     farthest = memory["farthest"]
     run.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
+    run.weak_seconds, *words = memory["weak"]
+    run.weak_words = tuple(words)
     run.stalled_since = memory["stalled_since"]
     run.stall_cause = str(memory["stall_cause"])
     run.lacks_progress = bool(memory["lacks_progress"])

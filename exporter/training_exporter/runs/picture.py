@@ -37,6 +37,7 @@ class Surroundings:
     failed_seconds: Mapping[SourceName, float]  # when each source last failed
     silent: frozenset[SourceName]  # sources that the node has only begun to ask
     running: frozenset[SourceName]  # sources that have answered or failed since the exporter started
+    settling: bool  # rates and windows are empty after a restart: what kept a run alive may not be seen yet
     gpus: GpuContext
 
 
@@ -180,7 +181,7 @@ def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
         gpu_seen="gpu" in run.gave,
         log_seen="logs" in run.gave,
         checkpoints_seen="checkpoints" in run.gave,
-        blind=frozenset(source for source, fails in seen.blind.items() if fails),
+        blind=frozenset(source for source, fails in seen.blind.items() if fails or around.settling),
         waiting=situation.waiting,
         ranks_down=len(run.workers.down()),
         gpus_lost=len(lost),
@@ -250,7 +251,7 @@ def _phase_label(run: Run) -> str | None:
 
 def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
     found, progress, around = run.discovered, run.progress, seen.around
-    readable = "processes" in run.gave and "processes" not in facts.blind
+    readable = "processes" in run.gave and not seen.blind["processes"]
     occupancy = around.gpus.occupancy
     alive = facts.alive
     return RunView(
