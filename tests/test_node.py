@@ -552,6 +552,14 @@ class TestMemory:
         world.pass_time(5, event("warning", severity="fatal", warning="cuda_oom", outcome="failed"))
         assert (paths, world.state[0]) == (["/data/train.log"], "failed")
 
+    def test_what_is_known_is_published_at_once_after_a_restart(self) -> None:
+        """Only verdicts that could be wrong wait until rates and windows are full again."""
+        world = training()
+        world.restart_exporter(3)
+        world.pass_time(1)
+        run = world.run
+        assert (run.processes["worker"], run.blind["processes"], world.state[0]) == (2, False, "training")
+
     def test_weak_evidence_is_not_forgotten_over_a_restart(self) -> None:
         """Rates need seconds to be known again; the run is judged by its long budget meanwhile."""
         world = training()
