@@ -48,7 +48,7 @@ class TestCounting:
 
     def test_restart_ends_a_partial_line(self, run: Run) -> None:
         """After a truncation the new text does not join what was cut off."""
-        run.say("step 10 | lo")
+        run.say("step 10 | loss 2.0 | l")
         run.now += 1
         chunks = (
             TailChunk("r", "a.log", run.now, b"", restart=True),

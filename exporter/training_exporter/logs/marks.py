@@ -47,11 +47,14 @@ _EPOCH_END = _re(
     rf"done|ended|took)\b)"
 )
 _VAL_BEGIN = _re(
-    r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?|(?:lm )?evals?\b|sanity)|"
+    r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?\b|(?:lm )?evals?\b|sanity)|"
     r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|"
     r"validating|testing)|"
-    rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|validating\b|"
-    r"evaluating\b|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
+    rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|"
+    rf"(?:validat|evaluat)ing(?:\s*(?:[.…:({{]|$)|\s+(?:the )?(?:on|model|epoch|at|iter|"
+    rf"policy|agent|network|validation|test|"
+    rf"dev|checkpoint|{N}|\S+[/.])|.*\.\.\.\s*$)|"
+    r"performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
     r"metrics)\b|"
     r"begin validation on|start(?:ing)? inference)"
 )
@@ -75,7 +78,8 @@ _RESUME = _re(
 _NO_RESUME = _re(r"\b(?:no (?:existing|previous|checkpoint)|not found|none found|from scratch|starting fresh)\b")
 
 _SAVE_NOT = _re(
-    r"\b(?:will be (?:saved|written)|would save|(?:is )?deleting|deleted?\b|removing|removed|loading|loaded|"
+    r"\b(?:will be (?:saved|written)|(?<!about )to be saved|can be saved|would save|"
+    r"(?:is )?deleting|deleted?\b|removing|removed|loading|loaded|"
     r"restor\w+|resum\w+|rewinding|"
     r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|"
     r"gradient checkpoint\w*|"
@@ -83,18 +87,19 @@ _SAVE_NOT = _re(
     r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|checkpoint_best ->"
 )
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
+_KEPT = r"(?:check-?points?|ckpts?|model|weights|adapter|snapshot)"
 _SAVED = _re(
-    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|(?:finished|completed|"
-    rf"done) (?:saving|writing) .*?{_OBJECT}|"
-    rf".*?\b{_OBJECT}\b.*?\b(?:successfully )?(?:saved|written|finalized successfully|uploaded)\b|"
-    rf".*\b{_OBJECT} (?:save )?(?:completed?|finished|done)\b|"
+    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|"
+    rf"(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
+    rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded)\b|"
+    rf".{{0,40}}\b{_KEPT} (?:save )?(?:completed?|finished|done)\b|"
     rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
-    rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|"
-    rf"finished saving (?:model|checkpoint) to)"
+    rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
-    rf"\b(?:saving|sav(?:e|ing) (?:a |the )?|writing|dumping|storing|about to be saved|preparing to save|"
-    rf"taking (?:a )?checkpoint)\b.*?\b(?:{_OBJECT}|to)\b|checkpoint .*(?:is )?about to be saved|"
+    rf"^\W*(?:now )?(?:saving|writing|dumping|storing)\b.*?\b{_OBJECT}\b|^\W*(?:now )?saving\b.*\bto\b|"
+    rf"\bsaving (?:the |a |an |best |current |full |final |new |last |training )*{_OBJECT}\b|"
+    rf"\b(?:preparing to save|taking) (?:the |a )?{_OBJECT}|\b{_KEPT} .*?\babout to be saved|"
     rf"^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(

@@ -151,8 +151,13 @@ _BEFORE: tuple[Message, ...] = (
         r"illegal memory access|"
         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|cuDNN error: ",
     ),
-    _rule("segfault", "fatal", r"[Ss]egmentation fault|Fatal Python error: |SIGSEGV|\*\*\* Aborted at|SIGABRT"),
-    _rule("bus_error", "fatal", r"Bus error|bus error|insufficient shared memory"),
+    _rule(
+        "segfault",
+        "fatal",
+        r"[Ss]egmentation fault(?: \(core dumped\)|\s*$|:)|Fatal Python error: |Caught signal \d+ \(|\*\*\* Aborted at|"
+        r"Signal: (?:Segmentation|Aborted)|(?:signal|Signal|exited with|killed by) SIG(?:SEGV|ABRT|BUS)\b",
+    ),
+    _rule("bus_error", "fatal", r"[Bb]us error(?: \(core dumped\)|\s*$|\.)|insufficient shared memory"),
     _rule("disk_full", "fatal", r"No space left on device|Disk quota exceeded|ENOSPC"),
     _rule(
         "storage",

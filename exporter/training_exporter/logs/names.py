@@ -22,7 +22,9 @@ _SPLIT_WORDS: dict[str, Split] = {
 _PREFIX = re.compile(
     r"^(?:metrics/)?(train(?:ing)?|val(?:id(?:ate|ation)?)?|eval(?:uation)?|dev|test)(?:[/_.\s-]+|(?=\())(?=\w)"
 )
-_INFIX = re.compile(r"(?:[/_.\s-])(val(?:id(?:ation)?)?|eval|test)(?=[/_.\s@-]|$)")
+_INFIX = re.compile(
+    r"(?:[/_.-](val(?:id(?:ation)?)?|eval|test)(?=[/_.@-]|$)|\s(val|validation|eval|test)(?=[\s/_.]|$))"
+)
 _SET = re.compile(
     r"\s+(?:on|over)\s+(?:the\s+)?(val(?:id(?:ation)?)?|eval|dev|test|train(?:ing)?)(?:\s?set|\s?data\w*)?$"
 )
@@ -54,15 +56,15 @@ _SETTING = re.compile(
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
 )
 _QUALITY = re.compile(
-    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\w*|ppl\w*|perplexity\w*|"
-    r"bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|"
-    r"f1\w*|auc\w*|auroc|auprc|map\w*|ap\d*[a-z]?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|"
-    r"dice\w*|psnr|ssim|lpips|fid\w*|kid|inception\w*|is|mse|mae|rmse|mape|smape|error\w*|err|r2|kl\w*|nll\w*|elbo|ece|"
-    r"em|exact\w*|mrr\w*|ndcg\w*|hits?\w*|top\d+\w*|score\w*|rewards?\w*|win\w*|eal|accept\w*|entropy|crossentropy|"
-    r"bertscore\w*|corr\w*|mcc|pearson\w*|spearman\w*|kappa|metric\w*|objective|margins?|judge\w*|pass_?\d*|"
-    r"tau\w*|cider|spice|return\w*|mean_\d+|best_\d+|maj_\d+|likelihood|logprob\w*|logps\w*|r_\d+|confidence\w*|gap|"
-    r"brier|calibration|cosine\w*|sim\w*|distance|dist|fitness|map50_95|pck\w*|pq|bd_rate|nme|epe|d1|d\d|abs_rel|"
-    r"wer\w*|mos|pesq|stoi|si_?sdr|sdr|jaccard|hausdorff|gen_len)(?:_|$)"
+    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\d*|accuracies|"
+    r"ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|f1\w*|auc\w*|auroc|auprc|"
+    r"map\d*|ap(?:\d+|s|m|l|r|c|f)?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|dice\w*|"
+    r"psnr|ssim|lpips|fid\d*|kid|inception_score|mse|mae|rmse|mape|smape|error\w*|err\d*|r2|kl\w*|nll\w*|elbo|ece|"
+    r"em|exact\w*|mrr\w*|ndcg\w*|hits?(?:_\d+)?|top\d+\w*|scores?\w*|rewards?\w*|win_?rate|eal|accept|accept_\w+|"
+    r"acceptance\w*|entropy|bertscore\w*|corr\w*|mcc|pearson\w*|spearman\w*|kappa|metrics?\w*|"
+    r"objective|margins?|judge\w*|pass_?\d*|tau\w*|cider|spice|returns?|mean_\d+|best_\d+|maj_\d+|likelihood|"
+    r"logprobs?\w*|logps\w*|r_\d+|confidence\w*|brier|calibration|cosine\w*|similarity|distance|fitness|map50_95|"
+    r"pck\w*|pq|nme|epe|d1|d\d|abs_rel|mos|pesq|stoi|si_?sdr|sdr|jaccard|hausdorff|gen_len|success_rate)(?:_|$)"
 )
 _LOSS = re.compile(r"(?:^|_)\w*loss(?:es)?(?:_|$|\d)|(?:^|_)(?:nll|elbo)(?:_|$)")
 # Scores that only an evaluation computes; a line of nothing else is a result even where nothing announces it.
@@ -87,7 +89,7 @@ def normalise(name: str) -> tuple[str, Split | None]:
     elif text in _SPLIT_WORDS:
         return "", _SPLIT_WORDS[text]
     elif split is None and (match := _INFIX.search(text)):
-        split = _SPLIT_WORDS[match[1]]
+        split = _SPLIT_WORDS[match[1] or match[2]]
     elif split is None and text.endswith((" train", "_train", " training")):
         split, text = "train", text.rpartition("train")[0]
     if text.startswith("metrics/eval/"):

@@ -38,6 +38,7 @@ class Draft:
     suffix: Ref | None = None  # an index that belongs into every name (EAGLE's `position 0`)
     role: BarRole = "plain"
     partial: bool = False  # values over a part of the set: no result
+    lone: bool = False  # a counter and nothing else: a report only where steps are printed anyway
     sure: bool = False  # a record that is a report even without counter or split
     warning: str | None = None
     severity: MessageClass | None = None
@@ -101,7 +102,7 @@ def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
     pairs = (*draft.plain, *draft.train)
     positions = tuple(ref for _, ref in pairs if isinstance(ref, int))
     counts = (draft.step, draft.step_total, draft.epoch, draft.epoch_total)
-    special = draft.validation or draft.test or draft.sure or draft.event or draft.suffix is not None
+    special = draft.validation or draft.test or draft.sure or draft.lone or draft.event or draft.suffix is not None
     if draft.kind != "record" or draft.split in ("val", "test") or draft.role != "plain" or special:
         return None
     if len(positions) != len(pairs) or not isinstance(draft.step, int) or any(isinstance(c, float) for c in counts):

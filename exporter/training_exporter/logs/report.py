@@ -62,6 +62,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         suffix=report.suffix,
         role="validation" if whole else "plain",
         partial=report.partial,
+        lone=report.lone(leftover),
         sure=sum(names.is_evaluation_only(name) for name, _ in report.groups["plain"]) > 1,
     )
 
@@ -119,8 +120,11 @@ class _Report:
             return True
         if self._found.step is None or self._found.rank < _MAIN_COUNTER:
             return False
-        letters = re.sub(r"[\W\d_]", "", leftover)
-        return bool(self.groups["plain"]) or self._aux > 0 or len(letters) <= _FEW_LETTERS
+        return bool(self.groups["plain"]) or self._aux > 0 or _letters(leftover) <= _FEW_LETTERS
+
+    def lone(self, leftover: str) -> bool:
+        """Whether a counter stands alone, and not in brackets as in OLMo's `[step=500/2000,epoch=1,eta=41m]`."""
+        return not self._quality and not self.measured and not self._aux and "[" not in leftover
 
     def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:
         self._quality += names.is_quality(name)
@@ -133,6 +137,10 @@ class _Report:
     def _credible(self, pair: Pair, name: str) -> bool:
         """Whether a pair without `=` or `:` is one, and not two words of prose."""
         return pair.tight or names.is_quality(name) or (self._usable >= _ROW and pair.words == 1)
+
+
+def _letters(text: str) -> int:
+    return len(re.sub(r"[\W\d_]", "", text))
 
 
 def _split_of(context: str, found: Counters) -> Split | None:

@@ -269,6 +269,8 @@ class Tracker:
 
     def _train(self, said: _Said) -> None:
         draft, counts = said.draft, said.counts
+        if draft.lone and not self._record_steps:
+            return  # `Step 1/5: loading` of a script
         metrics = said.numbers((*draft.plain, *draft.train))
         with_loss = any(names.is_loss(name) for name, _ in draft.plain) or self._counts_epochs(draft, counts)
         if draft.event == "train_summary" or draft.suffix is not None or (counts.step is None and not with_loss):
