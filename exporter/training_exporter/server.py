@@ -165,14 +165,15 @@ class Server:
             if await loop.run_in_executor(self._pool, web_config.refresh):
                 server.ssl_options = web_config.current.tls
 
-    async def _drain(self, server: HTTPServer) -> None:
+    async def _drain(self, server: _BoundedServer) -> None:
         server.stop()
         end = time.monotonic() + DRAIN_SECONDS
         try:
             await asyncio.wait_for(self._site.idle.wait(), DRAIN_SECONDS)
             await asyncio.wait_for(server.close_all_connections(), max(0.1, end - time.monotonic()))
         except asyncio.TimeoutError:
-            logger.debug("connections still open at the end of the grace time")
+            logger.debug("requests still in flight at the end of the grace time")
+            server.cut()
 
 
 class _BoundedServer(HTTPServer):
@@ -195,6 +196,11 @@ class _BoundedServer(HTTPServer):
         server._most = most
         server._streams = {}
         return server
+
+    def cut(self) -> None:
+        """Close every connection, whatever it is doing."""
+        for stream in list(self._streams):
+            stream.close()
 
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         while len(self._streams) >= self._most:
