@@ -286,7 +286,7 @@ class TestCounting:
         follower = Follower(log)
         follower.poll()
         written = 0
-        for step in range(int(os.environ.get("TAIL_ROUNDS", "150"))):
+        for step in range(int(os.environ.get("TAIL_ROUNDS", "1000"))):
             action = draw.choice(["append", "append", "append", "rename", "truncate", "delete", "pause", "rewrite"])
             if action in ("truncate", "rewrite", "delete"):
                 follower.poll(10)  # what nobody read before it was cut away is lost to everyone

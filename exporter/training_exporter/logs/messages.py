@@ -222,8 +222,7 @@ _RECOVERABLE = frozenset({"cuda_oom", "device_oom", "storage", "disk_full"})
 
 NAMES: tuple[tuple[str, MessageClass], ...] = tuple(
     dict.fromkeys(
-        [(rule.name, rule.severity) for rule in _BEFORE]
-        + [("nan_grad_norm", "suspect"), ("unhandled_exception", "fatal")]
+        [(rule.name, rule.severity) for rule in _BEFORE] + [("nan_grad_norm", "suspect"), ("traceback", "fatal")]
     )
 )
 

@@ -14,7 +14,7 @@ from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
 
 INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
-MAX_MESSAGES = 64
+MAX_INCIDENTS = 256  # message, class and outcome; the rules know some 60 messages
 MAX_FILES = 512  # of a run; the one that was silent longest is forgotten first
 
 
@@ -179,7 +179,7 @@ class RunLogs:
     def _first_of_incident(self, run: _Run, event: LogEvent) -> bool:
         name = (event.warning or "", event.severity, event.outcome)
         before = run.incidents.get(name)
-        if before is None and len(run.incidents) >= MAX_MESSAGES:
+        if before is None and len(run.incidents) >= MAX_INCIDENTS:
             return False
         run.incidents[name] = event.time_seconds if before is None else max(before, event.time_seconds)
         # a value that is not finite is counted record by record, elsewhere
