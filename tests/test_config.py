@@ -133,6 +133,8 @@ discovry: {}
             ("budgets: {idle: .inf}", "runs[0].budgets.idle: must be longer than nothing"),
             ("budgets: {idle: true}", "runs[0].budgets.idle: expected a duration like 90s, 10m or 1h30m"),
             ("metrics: ['(?P<name>x)']", "runs[0].metrics[0]: lacks the named group (?P<value>...)"),
+            ("metrics: ['(?P<name>(a+)+) (?P<value>.)']", ("runs[0].metrics[0]: a repetition inside a repetition can "
+             "take for ever on some lines")),
             ("checkpoints: /out", "runs[0].checkpoints: expected a list"),
             ("checkpoints: [out]", ("runs[0].checkpoints[0]: must be an absolute path, because the exporter runs in a "
              "directory of its own")),

@@ -11,6 +11,7 @@ from typing import Any
 from voluptuous import All, Invalid, MultipleInvalid, Optional, Required
 
 from training_exporter.documents import DocumentError, Fault, mapping, parse
+from training_exporter.patterns import ENDLESS, repeats_a_repetition
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ def _metric_pattern(value: object) -> str:
     missing = {"name", "value"} - set(re.compile(text).groupindex)
     if missing:
         raise Invalid(f"lacks the named group {' and '.join(f'(?P<{group}>...)' for group in sorted(missing))}")
+    if repeats_a_repetition(text):
+        raise Invalid(ENDLESS)
     return text
 
 

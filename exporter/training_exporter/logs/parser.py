@@ -10,13 +10,13 @@ from training_exporter.logs import envelope
 from training_exporter.logs.blocks import IDLE_SECONDS, Assembler
 from training_exporter.logs.names import normalise
 from training_exporter.logs.novelty import Novelty
-from training_exporter.logs.patterns import MAX_TEXT as MAX_PATTERN_TEXT
-from training_exporter.logs.patterns import compile_patterns
 from training_exporter.logs.plan import Plan, Record
 from training_exporter.logs.shapes import Shapes
 from training_exporter.logs.split import Splitter
 from training_exporter.logs.tracker import Tracker
 from training_exporter.model import LogEvent
+from training_exporter.patterns import MAX_TEXT as MAX_PATTERN_TEXT
+from training_exporter.patterns import compile_patterns
 
 QUIET_LINES = 40  # after a line of class suspect or fatal: what follows belongs to it
 MAX_TEXT = 16 * 1024  # characters of a line that are understood; longer ones are data

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 MAX_TEXT = 4096  # characters of a line that a pattern sees
+ENDLESS = "a repetition inside a repetition can take for ever on some lines"
 _MAX_FIXED = 16  # a repetition of at most so many times inside another cannot take long
 
 # The parser of `re`: public until 3.10 as sre_parse, private since, but the same tree. There is no other way to look
@@ -35,16 +36,21 @@ def _compile(pattern: str) -> re.Pattern[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             compiled = re.compile(pattern)
-        tree = _parser.parse(pattern)
+        nested = repeats_a_repetition(pattern)
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise PatternError(f"pattern {pattern!r}: {error}") from error
     missing = {"name", "value"} - set(compiled.groupindex)
     if missing:
         groups = " and ".join(f"(?P<{group}>...)" for group in sorted(missing))
         raise PatternError(f"pattern {pattern!r}: needs the named groups name and value, lacks {groups}")
-    if _nested(tree, inside=False):
-        raise PatternError(f"pattern {pattern!r}: a repetition inside a repetition can take for ever on some lines")
+    if nested:
+        raise PatternError(f"pattern {pattern!r}: {ENDLESS}")
     return compiled
+
+
+def repeats_a_repetition(pattern: str) -> bool:
+    """Whether a repetition stands inside another, as in `(a+)+`; re.error where the text is no pattern."""
+    return _nested(_parser.parse(pattern), inside=False)
 
 
 def _nested(tree: Iterable[tuple[Any, Any]], *, inside: bool) -> bool:
