@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from training_exporter.history import KEPT_MOMENTS, History, Rates
+from training_exporter.report.history import KEPT_MOMENTS, History, Rates
 from training_exporter.runs.view import NodeView, RunView
 
 

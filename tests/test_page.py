@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from training_exporter import page
-from training_exporter.history import History
 from training_exporter.model import SOURCES, Health
+from training_exporter.report import page
+from training_exporter.report.document import document
+from training_exporter.report.history import History
 from training_exporter.runs.view import NodeView, Verdict
-from training_exporter.status_json import document
 
 EMPTY = NodeView(time_seconds=1_700_000_000.0, wall_shift_seconds=0.0)
 

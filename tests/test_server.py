@@ -336,7 +336,7 @@ class TestConnections:
 
     def test_unread_answer_is_cut(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         """A client that asks and never reads is closed, and its requests are not piled up."""
-        monkeypatch.setattr("training_exporter.handlers.WRITE_SECONDS", 0.2)
+        monkeypatch.setattr("training_exporter.web.handlers.WRITE_SECONDS", 0.2)
         running = start()
         requests = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000
         with socket.socket() as client:

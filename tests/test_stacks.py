@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from training_exporter import stacks
-from training_exporter.stacks import Stack, StacksError
+from training_exporter.report import stacks
+from training_exporter.report.stacks import Stack, StacksError
 
 MAIN = """Process 4242: python train.py
 Python v3.11.7 (/usr/bin/python3.11)

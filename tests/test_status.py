@@ -10,14 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from training_exporter import status, terminal
-from training_exporter.history import History
+from training_exporter import status
 from training_exporter.model import Health
 from training_exporter.options import ServeOptions
+from training_exporter.report import terminal
+from training_exporter.report.document import Document, document
+from training_exporter.report.history import History
 from training_exporter.runs.view import NodeView, Verdict
 from training_exporter.server import Server
 from training_exporter.status import BAD, CANNOT_TELL, FINE, WARNING, StatusError, StatusOptions, exit_code, fetch
-from training_exporter.status_json import Document, document
 
 EMPTY = NodeView(time_seconds=1_700_000_000.0, wall_shift_seconds=0.0)
 

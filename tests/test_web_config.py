@@ -26,7 +26,7 @@ from training_exporter.documents import DocumentError, Fault
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
 from training_exporter.server import Server
-from training_exporter.web_config import WebConfigFile, load
+from training_exporter.web.web_config import WebConfigFile, load
 
 TLS = Path(__file__).parent / "data" / "tls"
 DEADLINE_SECONDS = 10.0

@@ -124,7 +124,9 @@ class Monitor:
         )
         self._saver: Worker[None] = self._worker("state", self._save, SAVE_SECONDS, STATE_DEADLINE_SECONDS)
 
-    def _worker(self, name: str, collect: Callable[[], Any], interval_seconds: float, deadline_seconds: float) -> Worker[Any]:
+    def _worker(
+        self, name: str, collect: Callable[[], Any], interval_seconds: float, deadline_seconds: float
+    ) -> Worker[Any]:
         return Worker(
             name, collect, interval_seconds=interval_seconds, deadline_seconds=deadline_seconds, clock=self._clock
         )

@@ -21,12 +21,12 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
-from training_exporter.handlers import Site, application
-from training_exporter.history import STEP_SECONDS, History
 from training_exporter.metrics import ReloadState, ViewCollector
 from training_exporter.options import ServeOptions
+from training_exporter.report.history import STEP_SECONDS, History
 from training_exporter.runs.view import NodeView
-from training_exporter.web_config import WebConfigFile
+from training_exporter.web.handlers import Site, application
+from training_exporter.web.web_config import WebConfigFile
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,14 @@ from typing import Any, TextIO
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from training_exporter import config, stacks, terminal
+from training_exporter import config
 from training_exporter.clock import SystemClock
 from training_exporter.documents import DocumentError
-from training_exporter.history import History
 from training_exporter.monitor import Monitor
 from training_exporter.options import ServeOptions
-from training_exporter.status_json import SCHEMA_VERSION, Document, document
+from training_exporter.report import stacks, terminal
+from training_exporter.report.document import SCHEMA_VERSION, Document, document
+from training_exporter.report.history import History
 
 FINE, WARNING, BAD, CANNOT_TELL = 0, 1, 2, 3
 
