@@ -10,19 +10,11 @@ import pytest
 from training_exporter.sources.mounts import MountTable
 from training_exporter.sources.tail_wake import Waker
 
-TABLE = """\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 0:40 / /data rw shared:5 - nfs4 server:/export rw
-31 30 0:41 / /data/local\\040disk rw - xfs /dev/sdb rw
-"""
-
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> MountTable:
+def mounts() -> MountTable:
     """A table with a root, a network mount, and a local disk whose mount point has a blank."""
-    table = tmp_path / "mountinfo"
-    table.write_text(TABLE, encoding="utf-8")
-    return MountTable.read(table)
+    return MountTable({"/": "ext4", "/data": "nfs4", "/data/local disk": "xfs"})
 
 
 class TestMountTable:

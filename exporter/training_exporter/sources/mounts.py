@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-TABLE = Path("/proc/self/mountinfo")
-_OCTAL = re.compile(r"\\([0-7]{3})")
+import psutil
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +16,9 @@ class MountTable:
     types: Mapping[str, str]
 
     @classmethod
-    def read(cls, table: Path = TABLE) -> MountTable:
+    def read(cls) -> MountTable:
         """The mounts of this process's namespace; a later one over the same point hides the earlier."""
-        types = {}
-        for line in table.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-            fields = line.split(" ")
-            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-            types[point] = fields[fields.index("-") + 1]
-        return cls(types)
+        return cls({mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)})
 
     def point(self, path: str) -> str:
         """The mount point that an absolute path is below, as far as its text tells (links are not followed)."""
