@@ -45,7 +45,7 @@ class Details:
     """What is read at every tick. None = not permitted or gone."""
 
     io: proc.Io | None
-    context_switches: int | None
+    status: proc.Status
     wait_channel: str | None
     position: int | None
     descriptors: proc.Descriptors | None
@@ -96,7 +96,7 @@ def read_details(procfs: str, pid: int, *, output: bool, descriptors: bool) -> D
     status = attempt(lambda: proc.parse_status(proc.read_file(f"{directory}/status"))) or proc.Status()
     return Details(
         io=attempt(lambda: proc.parse_io(proc.read_file(f"{directory}/io"))),
-        context_switches=status.context_switches,
+        status=status,
         wait_channel=attempt(lambda: proc.parse_wait_channel(proc.read_file(f"{directory}/wchan"))),
         position=attempt(lambda: proc.parse_position(proc.read_file(f"{directory}/fdinfo/1"))) if output else None,
         descriptors=attempt(lambda: proc.read_descriptors(directory)) if descriptors else None,

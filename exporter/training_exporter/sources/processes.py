@@ -20,7 +20,7 @@ ROTATION = 16  # unrelated processes whose `stat` is read again each tick, one a
 MAX_READERS = 64  # a session may be a whole container
 READ_DEADLINE_SECONDS = 1.0  # of one process's files
 
-NOTHING = Details(io=None, context_switches=None, wait_channel=None, position=None, descriptors=None)
+NOTHING = Details(io=None, status=proc.Status(), wait_channel=None, position=None, descriptors=None)
 
 Interesting = Callable[[Mapping[int, ProcessRecord]], set[int]]
 
@@ -110,10 +110,9 @@ class ProcessSource:
 
     def _meet_new(self, listed: Mapping[int, int], now: float) -> None:
         entries = self._entries
-        for pid, inode in listed.items():
-            entry = entries.get(pid)
-            if entry is None or entry.inode != inode:
-                self._meet(pid, inode, now)
+        self._meet(
+            {pid: inode for pid, inode in listed.items() if pid not in entries or entries[pid].inode != inode}, now
+        )
 
     def _look_again(self, now: float) -> None:
         """At members, at the newcomers that had time to settle, and at the next few of all the others."""
@@ -121,17 +120,18 @@ class ProcessSource:
             self._rotation = list(self._entries)
         due = self._members | self._unread | {self._rotation.pop() for _ in range(min(ROTATION, len(self._rotation)))}
         ripe = {pid for pid in self._unsettled if now - self._entries[pid].first_seen_seconds >= SETTLE_SECONDS}
-        for pid in (due | ripe) & self._entries.keys():
-            self._meet(pid, self._entries[pid].inode, now)
+        self._meet({pid: self._entries[pid].inode for pid in (due | ripe) & self._entries.keys()}, now)
         self._unread |= ripe & self._entries.keys()
         self._unsettled -= ripe
 
-    def _meet(self, pid: int, inode: int, now: float) -> None:
-        """Read `stat`: a newcomer (a reused PID too) starts anew, a known one gets what may change."""
-        try:
-            stat = proc.parse_stat(proc.read_file(f"{self._procfs}/{pid}/stat"))
-        except OSError:
-            return  # gone since the listing, or hidden
+    def _meet(self, inodes: Mapping[int, int], now: float) -> None:
+        """Read `stat` of these; those that are gone since the listing, or hidden, are left out."""
+        stats = self._offload.run((pid, partial(proc.read_stat, self._procfs, pid)) for pid in inodes)
+        for pid, stat in stats.items():
+            self._note_stat(pid, inodes[pid], stat, now)
+
+    def _note_stat(self, pid: int, inode: int, stat: proc.Stat, now: float) -> None:
+        """A newcomer (a reused PID too) starts anew, a known one gets what may change."""
         entry = self._entries.get(pid)
         if entry is None or entry.record.start_ticks != stat.start_ticks:
             self._forget({pid} & self._entries.keys())
@@ -322,7 +322,9 @@ def _detailed(record: ProcessRecord, details: Details) -> ProcessRecord:
         written_bytes=None if io is None else io.written_bytes,
         storage_read_bytes=None if io is None else io.storage_read_bytes,
         storage_written_bytes=None if io is None else io.storage_written_bytes,
-        context_switches=details.context_switches,
+        uid=_first(details.status.uid, record.uid),  # whoever drops its rights later must not be read with the old ones
+        gid=_first(details.status.gid, record.gid),
+        context_switches=details.status.context_switches,
         wait_channel=details.wait_channel,
         outputs=tuple(
             replace(target, position=details.position) if target.descriptor == 1 else target

@@ -94,6 +94,11 @@ def read_file(path: str, *, limit_bytes: int = MAX_BYTES) -> bytes:
         os.close(descriptor)
 
 
+def read_stat(procfs: str, pid: int) -> Stat:
+    """What `stat` of a process says; OSError where it is gone or hidden."""
+    return parse_stat(read_file(f"{procfs}/{pid}/stat"))
+
+
 def parse_stat(data: bytes) -> Stat:
     """Parse /proc/PID/stat. The name is between the first '(' and the last ')': it may hold blanks and both."""
     text = data.decode("utf-8", "surrogateescape")
