@@ -219,3 +219,16 @@ class TestUserPatterns:
         """No pattern at all, or one without the groups `name` and `value`."""
         with pytest.raises(PatternError):
             LogParser((pattern,))
+
+
+class TestTables:
+    def test_rows_that_come_late_belong_to_their_header(self) -> None:
+        """A table of epochs stays open over minutes, bars and warnings."""
+        parser = LogParser()
+        parser.feed(b"epoch     train_loss  valid_loss  accuracy  time\n", 0.0)
+        assert parser.idle(60.0) == []
+        parser.feed(b"\r 50%|#####     | 5/10 [00:01<00:01,  9it/s]\n", 70.0)
+        events = parser.feed(b"0         0.812331    0.601221    0.781122  00:12\n", 120.0)
+        assert [(event.event, event.epoch, dict(event.metrics)) for event in events if event.split == "val"] == [
+            ("validation", 0, {"loss": 0.601221, "accuracy": 0.781122})
+        ]

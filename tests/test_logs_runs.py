@@ -64,6 +64,15 @@ class TestCounting:
         assert (batch.readable, batch.error, batch.files) == (False, "a.log: Permission denied", ())
 
 
+class TestReconfigure:
+    def test_patterns_change_and_the_log_goes_on(self, run: Run) -> None:
+        """New patterns are searched from the next line on; a line that was half read stays half read."""
+        run.say("first\nhalf of a l")
+        run.logs.reconfigure({"r": (r"^(?P<name>x)=(?P<value>\d+)$",)})
+        batch = run.say("ine\nx=3\n")
+        assert (batch.lines, [event.metrics for event in batch.events]) == (2, [{"x": 3.0}])
+
+
 class TestRanks:
     def test_ranks_that_print_the_same_step_count_once(self, run: Run) -> None:
         """The first rank to print steps speaks for all."""

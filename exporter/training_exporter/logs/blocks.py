@@ -82,7 +82,9 @@ class Assembler:
 
     def idle(self, now_seconds: float) -> Iterator[Record]:
         """What is complete because nothing followed for IDLE_SECONDS."""
-        if self._block is not None and now_seconds - self._block.seen_seconds >= IDLE_SECONDS:
+        block = self._block
+        # the rows of a table of epochs come minutes apart
+        if block is not None and block.kind != "columns" and now_seconds - block.seen_seconds >= IDLE_SECONDS:
             yield from self.flush()
         for key, block in list(self._tracebacks.items()):
             if now_seconds - block.seen_seconds >= IDLE_SECONDS:
@@ -195,7 +197,11 @@ class Assembler:
         columns = block.first.plan.columns
         row = tables.cells(record.plan.message, len(columns))
         if row is None:
-            return False
+            between = not record.plan.columns and all(draft.kind in ("bar", "message") for draft in record.plan.drafts)
+            if not between or (record.text and not record.plan.drafts):
+                return False
+            yield record  # bars and messages between the rows
+            return True
         block.rows += 1
         prefix = self._table_prefix if columns[0].lower() not in ("epoch", "class") else ""
         split: Split | None = next((d.split for d in block.first.plan.drafts if d.split), None)

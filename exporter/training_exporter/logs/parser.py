@@ -62,6 +62,10 @@ class LogParser:
     def dropped_bytes(self) -> int:
         return self._splitter.dropped_bytes
 
+    def use(self, patterns: Sequence[str]) -> None:
+        """Search other patterns from the next line on; PatternError names a bad one."""
+        self._patterns = compile_patterns(patterns)
+
     def take_novel(self) -> bool:
         """Whether a line since the last question was news to the run; asking clears it."""
         novel, self._novel = self._novel, False

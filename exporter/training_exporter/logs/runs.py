@@ -82,6 +82,16 @@ class RunLogs:
             batches.append(self._batch(name, run, [c for c in mine if not c.restored], now_seconds, restored=False))
         return tuple(batches)
 
+    def reconfigure(self, patterns: Mapping[str, Sequence[str]]) -> None:
+        """Take other patterns over, and keep everything that is known of the logs."""
+        self._patterns = dict(patterns)
+        for name, run in self._runs.items():
+            wanted = self._patterns.get(name, ())
+            if tuple(wanted) != tuple(run.patterns):
+                run.patterns = wanted
+                for file in run.files.values():
+                    file.parser.use(wanted)
+
     def forget(self, run: str) -> None:
         """Drop everything about a run."""
         self._runs.pop(run, None)
