@@ -13,6 +13,8 @@ from training_exporter.logs import LogParser
 from training_exporter.model import LogEvent
 
 _CHUNK_BYTES = 1 << 18
+_EXACT = 2.0**53  # beyond this a float is no exact integer
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def run(file: str, *, json: bool, out: TextIO, patterns: Sequence[str] = ()) -> int:
@@ -52,34 +54,31 @@ def as_json(event: LogEvent) -> dict[str, object]:
         "end_line": event.end_line,
         "event": event.event,
         "phase": event.phase,
-        "split": event.split,
-        "epoch": _number(event.epoch),
-        "epoch_total": _number(event.epoch_total),
-        "step": event.step,
-        "step_total": event.step_total,
-        "metrics": {name: _number(number) for name, number in event.metrics.items()} or None,
-        "warning": event.warning,
-        "class": event.severity,
-        "rank": event.rank,
-        "outcome": event.outcome,
-        "reason": event.reason,
-        "setup": event.setup or None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    plain = {"split": event.split, "step": event.step, "step_total": event.step_total, "rank": event.rank}
+    found |= {key: value for key, value in plain.items() if value is not None}
+    if event.epoch is not None:
+        found["epoch"] = _number(event.epoch)
+    if event.epoch_total is not None:
+        found["epoch_total"] = _number(event.epoch_total)
+    if event.metrics:
+        found["metrics"] = {name: _number(number) for name, number in event.metrics.items()}
+    if event.setup:
+        found["setup"] = True
+    if event.warning is not None or event.outcome is not None:
+        said = {"warning": event.warning, "class": event.severity, "outcome": event.outcome, "reason": event.reason}
+        found |= {key: text for key, text in said.items() if text is not None}
+    return found
 
 
-def _number(value: float | None) -> float | int | str | None:
-    if value is None:
-        return None
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
+def _number(value: float) -> float | int | str:
+    if not math.isfinite(value):
+        return "nan" if value != value else ("inf" if value > 0 else "-inf")  # noqa: PLR0124 - only nan is not itself
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
 def _json_line(event: LogEvent) -> str:
-    return json.dumps(as_json(event), ensure_ascii=False, allow_nan=False) + "\n"
+    return _encode(as_json(event)) + "\n"
 
 
 def _table_line(event: LogEvent) -> str:
@@ -92,7 +91,7 @@ def _words(event: LogEvent) -> str:
         words.append(f"{event.warning} ({event.severity})")
     for name, count, total in (("epoch", event.epoch, event.epoch_total), ("step", event.step, event.step_total)):
         if count is not None:
-            words.append(f"{name} {_number(count)}" + (f"/{_number(total)}" if total is not None else ""))
+            words.append(f"{name} {_number(float(count))}" + (f"/{_number(float(total))}" if total is not None else ""))
     if event.metrics:
         words.append(f"{event.split}: {_pairs(event.metrics)}")
     if event.outcome:
