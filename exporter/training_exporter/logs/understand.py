@@ -46,7 +46,6 @@ _MAX_COUNTERS = 4  # of a block's header: step, total, epoch, total
 def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -> tuple[Plan, bool]:
     """The plan of a masked line, and whether it holds for every line of the same literals."""
     head = take_head(masked)
-    times = tuple(index for index, token in enumerate(tokens) if is_time(token))
     plan = Plan(
         masked=masked,
         message=head.message,
@@ -54,43 +53,49 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         rich=head.rich,
         complaint=head.complaint,
         rank=head.rank,
-        times=times,
+        times=tuple(index for index, token in enumerate(tokens) if is_time(token)),
         novelty=novelty.masked_line(literal_parts),
     )
     if not masked or _IGNORED.match(masked):
         return plan, True
     if _RULE.match(head.message):
         return replace(plan, rule=True), True
-    printed = unmask(head.message, tokens)
-    found = messages.find(printed, head.level)
-    if found is not None:
-        draft = Draft(
-            "message",
-            event="warning",
-            warning=found.name,
-            severity=found.severity,
-            outcome=found.outcome,
-            reason=found.reason,
-        )
-        drafts = (draft, *_compile_mark(head.message))
-        opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
-        trouble = found.severity != "benign"
-        plan = replace(
-            plan,
-            drafts=drafts,
-            opens=opens,
-            joins=bool(opens),
-            trouble=trouble,
-            quiet=trouble or novelty.is_heartbeat(masked, reports=True),
-        )
-        return plan, not _VALUE_DECIDES.search(masked)
+    holds = not _VALUE_DECIDES.search(masked)
+    found = messages.find(unmask(head.message, tokens), head.level)
+    return (_reporting(plan, head, tokens) if found is None else _warning(plan, head, found)), holds
+
+
+def _warning(plan: Plan, head: Head, found: messages.Message) -> Plan:
+    """The plan of a known message: it gives no metrics, but it may begin a block, or say that something compiles."""
+    draft = Draft(
+        "message",
+        event="warning",
+        warning=found.name,
+        severity=found.severity,
+        outcome=found.outcome,
+        reason=found.reason,
+    )
+    opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
+    trouble = found.severity != "benign"
+    return replace(
+        plan,
+        drafts=(draft, *_compile_mark(head.message)),
+        opens=opens,
+        joins=bool(opens),
+        trouble=trouble,
+        quiet=trouble or novelty.is_heartbeat(plan.masked, reports=True),
+    )
+
+
+def _reporting(plan: Plan, head: Head, tokens: list[str]) -> Plan:
+    """The plan of a line without a known message."""
     columns = tables.header(head.message)
     drafts = statements(head, tokens)
     if tables.of_classes(columns):
         drafts = tuple(replace(draft, role="validation") if draft.kind == "bar" else draft for draft in drafts)
     opens = _opens(head)
     unknown = not drafts or any(draft.kind == "bar" and draft.role in ("setup", "other") for draft in drafts)
-    plan = replace(
+    return replace(
         plan,
         drafts=drafts,
         opens=opens,
@@ -98,9 +103,8 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         joins=bool(opens or columns or tables.names_next(head.message)),
         counting=unknown,
         quick=None if opens else quick_of(drafts, head.rank),
-        quiet=novelty.is_heartbeat(masked, reports=bool(drafts)),
+        quiet=novelty.is_heartbeat(plan.masked, reports=bool(drafts)),
     )
-    return plan, not _VALUE_DECIDES.search(masked)
 
 
 def statements(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
