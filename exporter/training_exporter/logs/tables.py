@@ -88,41 +88,63 @@ def row_draft(columns: tuple[str, ...], row: list[str], prefix: str, opened_spli
     classes = of_classes(columns)
     if classes and row[0].lower() not in ("all", "overall", "mean", "avg"):
         return None
-    epoch = total = step = None
-    groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
+    said = _Row(columns)
     for column, cell in zip(columns, row, strict=True):
+        said.add(column, cell, prefix)
+    alone = bool(prefix) and said.epoch is None and said.step is None
+    return said.draft("val" if classes or alone else opened_split)
+
+
+class _Row:
+    """The cells of one row, sorted by what their columns say."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self.epoch: Ref | None = None
+        self.step: Ref | None = None
+        self._total: Ref | None = None
+        self._columns = columns
+        self._groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
+
+    def add(self, column: str, cell: str, prefix: str) -> None:
         marks = re.findall(N, cell)
         lowered = column.lower()
         if lowered == "epoch" and marks:
-            epoch = index_of(marks[0])
-            total = index_of(marks[1]) if len(marks) > 1 else None
-            continue
-        ref = ref_of(re.sub(r"[^\W\d]+$|%$", "", cell) if marks else cell)
+            self.epoch = index_of(marks[0])
+            self._total = index_of(marks[1]) if len(marks) > 1 else None
+            return
+        with_unit = re.search(r"[A-Za-z]$", cell) is not None
+        ref = ref_of(cell.rstrip("%")) if not (marks and with_unit) else None
         if ref is None:
-            continue
+            return
         if lowered in ("step", "iter", "iteration"):
-            step = ref
-            continue
-        name, own = names.normalise(f"{prefix}{column}")
-        if own is None and groups["val"] and not names.is_loss(name) and not _has_twin(name, columns):
+            self.step = ref
+        else:
+            self._measure(f"{prefix}{column}", ref)
+
+    def draft(self, split: Split | None) -> Draft | None:
+        groups = self._groups
+        if split in ("val", "test"):
+            groups[split] += groups["plain"]
+            groups["plain"] = []
+        if not any(groups.values()):
+            return None
+        return Draft(
+            "record",
+            split=split or ("train" if self.epoch is not None else None),
+            epoch=self.epoch,
+            epoch_total=self._total,
+            step=self.step,
+            plain=tuple(groups["plain"]),
+            train=tuple(groups["train"]),
+            validation=tuple(groups["val"]),
+            test=tuple(groups["test"]),
+            sure=True,
+        )
+
+    def _measure(self, column: str, ref: Ref) -> None:
+        name, own = names.normalise(column)
+        if not name or names.is_aux(name) or names.is_setting(name):
+            return
+        if own is None and self._groups["val"] and not names.is_loss(name) and not _has_twin(name, self._columns):
             own = "val"  # fastai prints what it measures behind valid_loss
-        if name and not names.is_aux(name) and not names.is_setting(name) and not re.search(r"[A-Za-z]$", cell):
-            groups[own or "plain"].append((name, ref))
-    split: Split | None = "val" if classes or (prefix and epoch is None and step is None) else opened_split
-    if split in ("val", "test"):
-        groups[split] += groups["plain"]
-        groups["plain"] = []
-    if not any(groups.values()):
-        return None
-    return Draft(
-        "record",
-        split=split or ("train" if epoch is not None else None),
-        epoch=epoch,
-        epoch_total=total,
-        step=step,
-        plain=tuple(groups["plain"]),
-        train=tuple(groups["train"]),
-        validation=tuple(groups["val"]),
-        test=tuple(groups["test"]),
-        sure=True,
-    )
+        self._groups[own or "plain"].append((name, ref))
