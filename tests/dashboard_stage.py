@@ -56,17 +56,22 @@ def simulate(scenario: Path, out: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def record(openmetrics: Path, data: Path) -> None:
-    """Put a simulated scenario into the database `data`, with `up` and all that the rules make of it."""
-    folder = data.parent
-    raw = read_openmetrics(openmetrics, instance=INSTANCE)
+def record(nodes: Mapping[str, Path], data: Path) -> None:
+    """Put simulated scenarios into the database `data`, with `up` and all that the rules make of them.
+
+    `nodes` is what `simulate` wrote by name of the node; all begin at the same moment and end with the longest.
+    """
+    raw = {node: read_openmetrics(file, instance=node) for node, file in nodes.items()}
+    ticks = max(recording.ticks for recording in raw.values())
+    joined = Recording({name: values for each in raw.values() for name, values in each.series.items()}, ticks)
     series = {
-        name: {EPOCH_SECONDS + tick * raw.step_seconds: value for tick, value in values.items()}
-        for name, values in raw.series.items()
+        name: {EPOCH_SECONDS + tick * joined.step_seconds: value for tick, value in values.items()}
+        for name, values in joined.series.items()
     }
-    series.update(_own_verdict(openmetrics))
-    series.update(_evaluated(raw, folder))
-    text = folder / "all.om"
+    for node, file in nodes.items():
+        series.update(_own_verdict(file, node))
+    series.update(_evaluated(joined, data.parent))
+    text = data.parent / "all.om"
     with text.open("w", encoding="utf-8") as out:
         for name in sorted(series):
             out.writelines(f"{name} {value} {stamp}\n" for stamp, value in sorted(series[name].items()))
@@ -75,13 +80,13 @@ def record(openmetrics: Path, data: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def _own_verdict(openmetrics: Path) -> dict[str, dict[float, str]]:
+def _own_verdict(openmetrics: Path, node: str) -> dict[str, dict[float, str]]:
     """The exporter's own verdict, which the rules must not see."""
     found: dict[str, dict[float, str]] = {}
     for line in openmetrics.read_text().splitlines():
         if line.startswith("training_run_state_code{"):
             name, value, stamp = line.rsplit(" ", 2)
-            labelled = f'{name.removesuffix("}")},job="{JOB}",instance="{INSTANCE}"}}'
+            labelled = f'{name.removesuffix("}")},job="{JOB}",instance="{node}"}}'
             found.setdefault(labelled, {})[float(stamp)] = value
     return found
 

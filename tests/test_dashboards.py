@@ -493,6 +493,13 @@ class TestDocs:
         found = re.findall(r"\| (\d+) \| ([\w ]+) \| (#\w+) ", text)
         assert sorted(found) == sorted((str(look.code), look.word, look.colour) for look in LOOKS)
 
+    def test_every_picture_is_there_and_every_one_is_shown(self) -> None:
+        """The pages of docs/ show what lies in docs/images, and nothing else lies there."""
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        text = "".join(page.read_text(encoding="utf-8") for page in pages)
+        shown = set(re.findall(r"images/(dashboard-[\w-]+\.png)", text))
+        assert shown == {path.name for path in (ROOT / "docs/images").glob("dashboard-*")}
+
 
 class TestProvisioning:
     def test_the_provider_loads_dashboards_in_the_format_it_understands(self) -> None:

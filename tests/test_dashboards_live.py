@@ -67,7 +67,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _missing("promtool")
     folder = tmp_path_factory.mktemp("tour")
     simulate(TOUR, folder / "tour.om")
-    record(folder / "tour.om", folder / "data")
+    record({INSTANCE: folder / "tour.om"}, folder / "data")
     return folder / "data"
 
 

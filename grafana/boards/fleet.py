@@ -97,7 +97,7 @@ def _act_now() -> Json:
             NOBODY,
         ),
         [now(_between("stalled", "failed"))],
-        Field(limits=thresholds((1, ACT), base="text")),
+        Field(limits=thresholds((1, ACT), base="transparent")),
         fill=True,
     )
 
@@ -111,7 +111,7 @@ def _look_today() -> Json:
             NOBODY,
         ),
         [now(_between("unknown", "no_progress"))],
-        Field(limits=thresholds((1, NOTE), base="text")),
+        Field(limits=thresholds((1, NOTE), base="transparent")),
         fill=True,
     )
 
@@ -151,7 +151,7 @@ def _exporters_down() -> Json:
         ),
         [now(f"count({SCRAPED} == 0) or count({SCRAPED}) * 0 or vector({NO_TARGET})")],
         Field(
-            limits=thresholds((0, "text"), (1, ACT), base=ACT),
+            limits=thresholds((0, "transparent"), (1, ACT), base=ACT),
             mappings=value_mappings((NO_TARGET, "No target is scraped", ACT)),
         ),
         fill=True,

@@ -6,6 +6,7 @@ from boards.board import run_link
 from boards.panels import (
     ACT,
     NOTE,
+    PLAIN,
     Head,
     Json,
     column,
@@ -14,6 +15,7 @@ from boards.panels import (
     state_mappings,
     table,
     thresholds,
+    value_mappings,
 )
 from boards.queries import FIRING, RECORDED, RUNS, or_not_available, state
 
@@ -27,20 +29,21 @@ LEFT = f"(max by (run) (training_steps_target{RUNS}) - max by (run) (training_st
 # every run that has a state, or the merge would drop the column.
 COLUMNS = {
     "State": FLEET,
-    "Silent for": f"max by (run) (run:training_idle:seconds{RECORDED})",
-    "Silence used up": (
+    "Silence": f"max by (run) (run:training_idle:seconds{RECORDED})",
+    "Used up": (
         f"max by (run) (run:training_idle:seconds{RECORDED}) / on (run) max by (run) ({BUDGET.format('idle')})"
     ),
-    "No progress for": f"max by (run) (run:training_no_progress:seconds{RECORDED})",
+    "No progress": f"max by (run) (run:training_no_progress:seconds{RECORDED})",
     "Step": f"max by (run) (training_step{RUNS})",
-    "Done": f"max by (run) (training_step{RUNS}) / max by (run) (training_steps_target{RUNS})",
-    "Speed of its own median": f"{RATE} * on (run) {INTERVAL}",
+    "Done": f"max by (run) (training_step{RUNS}) / max by (run) (training_steps_target{RUNS}) <= 1",
+    "Speed": f"{RATE} * on (run) {INTERVAL}",
     "Time left": f"{LEFT} * on (run) {INTERVAL}",
-    "Checkpoint age": f"min by (run) (training_checkpoint_age_seconds{RUNS})",
-    "GPU-hours at risk": f"max by (run) (run:training_at_risk:gpu_seconds{RECORDED}) / 3600",
+    "Saved ago": f"min by (run) (training_checkpoint_age_seconds{RUNS})",
+    "At risk": f"max by (run) (run:training_at_risk:gpu_seconds{RECORDED}) / 3600",
     "GPUs": f"max by (run) (run:training_gpus:count{RECORDED})",
     "Nodes": f"count by (run) (training_run_info{RUNS})",
 }
+SEVERITIES = ((3, "critical", ACT), (2, "warning", NOTE), (1, "info", PLAIN))
 RULES_MISSING = "The recording rules are not loaded"
 
 
@@ -51,48 +54,55 @@ def runs() -> Json:
         Head(
             20,
             "Runs",
-            "The worst first. Silence used up is the time since any activity as a share of what the phase may take: at "
-            "100 % the run is stalled. Speed is of the last 10 minutes. n/a: the run does not tell.",
+            "The worst first. Silence is the time since anything of the run moved, used up as a share of "
+            "what its phase "
+            "may take: at 100 % it is stalled. Speed is that of the last 10 minutes against the run's own median. At "
+            "risk is what was computed since the last complete checkpoint. n/a: the run does not tell.",
             "No run is known. Is an exporter scraped?",
         ),
         [column(state_query), *(column(or_not_available(query, FLEET)) for query in others)],
         names={"run": "run", **{f"Value #{chr(ord('A') + index)}": name for index, name in enumerate(COLUMNS)}},
         overrides=[
-            override("run", links=[run_link("${__data.fields.run:percentencode}")], custom__minWidth=160),
-            override("State", mappings=state_mappings(), custom__cellOptions={"type": "color-background"}),
-            override("Silence used up", thresholds=thresholds((0.5, NOTE), (1, ACT), base="text")),
-            override_matching("^(Silence used up|Done|Speed.*)$", unit="percentunit", decimals=0),
-            override_matching("^(Silent for|No progress for|Time left|Checkpoint age)$", unit="s", decimals=0),
-            override("GPU-hours at risk", unit="suffix: h", decimals=1),
+            override("run", links=[run_link("${__data.fields.run:percentencode}")], custom__minWidth=140),
+            override(
+                "State", mappings=state_mappings(), custom__cellOptions={"type": "color-background", "mode": "basic"}
+            ),
+            override("Used up", thresholds=thresholds((0.5, NOTE), (1, ACT), base="text")),
+            override_matching("^(Used up|Done|Speed)$", unit="percentunit", decimals=0),
+            override_matching("^(Silence|No progress|Time left|Saved ago)$", unit="s"),
+            override("At risk", unit="suffix: GPU-h", decimals=1),
             override("Step", unit="locale"),
         ],
-        sort="State",
+        sort=("State", "desc"),
     )
 
 
 def alerts() -> Json:
     """Every firing alert of ours. A table, because Grafana's alert list cannot take its data source from a variable."""
     missing = "absent(run:training_state:code) and on () count(training_run_info)"
+    ranked = " or ".join(
+        f'max by (alertname, run, instance, cause) ({FIRING[:-1]}, severity="{word}", run=~"$run|"}}) * {rank}'
+        for rank, word, _ in SEVERITIES
+    )
     return table(
         Head(
             21,
             "Firing alerts",
-            "Alerts of prometheus/rules/alerts.yml that fire now, of all runs and nodes.",
+            "Alerts of prometheus/rules/alerts.yml that fire now, of the chosen runs and of all nodes, the "
+            "most severe first.",
             "No alert is firing",
         ),
-        [
-            column(
-                f"max by (alertname, severity, run, instance, cause) ({FIRING})"
-                f' or label_replace({missing}, "alertname", "{RULES_MISSING}", "", "")'
-            )
+        [column(f'{ranked} or label_replace({missing}, "alertname", "{RULES_MISSING}", "", "")')],
+        names={"Value": "Severity", "alertname": "Alert", "run": "run", "cause": "Cause", "instance": "Node"},
+        sort=("Severity", "desc"),
+        overrides=[
+            override("run", links=[run_link("${__data.fields.run:percentencode}")]),
+            override(
+                "Severity",
+                mappings=value_mappings(*SEVERITIES),
+                custom__cellOptions={"type": "color-background", "mode": "basic"},
+            ),
+            # an alert has only some of them; the words for an empty table would stand in their cells
+            override_matching("^(run|Cause|Node)$", noValue="-"),
         ],
-        names={
-            "severity": "Severity",
-            "alertname": "Alert",
-            "run": "run",
-            "cause": "Cause",
-            "instance": "Node",
-            "Value": "",
-        },
-        overrides=[override("run", links=[run_link("${__data.fields.run:percentencode}")])],
     )

@@ -54,7 +54,7 @@ def lost() -> Json:
             NO_GPU,
         ),
         [now(f"sum(training_gpu_lost{NODE_GPU})")],
-        Field(limits=thresholds((1, ACT), base="text")),
+        Field(limits=thresholds((1, ACT), base="transparent")),
         fill=True,
     )
 
@@ -69,7 +69,7 @@ def slowed() -> Json:
             NO_GPU,
         ),
         [now(f"count(max by (gpu) (training_gpu_clock_event_active{_at(HARMFUL)}) == 1) or {NONE}")],
-        Field(limits=thresholds((1, ACT), base="text")),
+        Field(limits=thresholds((1, ACT), base="transparent")),
         fill=True,
     )
 
@@ -124,7 +124,7 @@ def overview() -> Json:
                 custom__cellOptions={"type": "color-text"},
             ),
             override_matching("^(Resident|Effort)$", unit="percentunit", decimals=0),
-            override("Worked ago", unit="s", decimals=0),
+            override("Worked ago", unit="s"),
             override_matching("^(Power|Limit)$", unit="watt", decimals=0),
             override_matching("^Memory", unit="bytes"),
             override("Temperature", unit="celsius"),

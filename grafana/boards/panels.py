@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Literal
 
 from training_exporter.palette import BY_STATE, LOOKS
 
@@ -75,6 +75,10 @@ def column(expr: str) -> Json:
     return target(expr, instant=True, table=True)
 
 
+# Narrow enough for the twelve columns of a table on a laptop; Grafana's own default is 150.
+NARROW_PIXELS = 80
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """What every panel has: its number (stable, for links), title, description, and what it says when it is empty."""
@@ -95,6 +99,7 @@ class Field:
     limits: Json | None = None
     least: float | None = None
     most: float | None = None
+    soft_most: float | None = None  # shown even where no value is near
     links: Sequence[Json] = ()
 
 
@@ -133,7 +138,7 @@ def stat(
         targets,
         fieldConfig=_config(head, _with_limits(field, "text"), overrides, color={"mode": "thresholds"}),
         options={
-            "colorMode": "background" if fill else "value",
+            "colorMode": "background_solid" if fill else "value",
             "graphMode": "none",
             "justifyMode": "auto",
             "orientation": "auto",
@@ -147,7 +152,7 @@ def stat(
 def series(
     head: Head, targets: Sequence[Json], field: Field, *, overrides: Sequence[Json] = (), step: bool = False
 ) -> Json:
-    """Lines over time; `step` for values that stay until they change."""
+    """Lines over time; `step` for values that stay until they change. Limits are drawn as dashed lines."""
     drawn: Json = {
         "drawStyle": "line",
         "fillOpacity": 0,
@@ -156,6 +161,8 @@ def series(
         "pointSize": 4,
         "showPoints": "auto",
         "spanNulls": False,
+        **({"thresholdsStyle": {"mode": "dashed"}} if field.limits else {}),
+        **({"axisSoftMax": field.soft_most} if field.soft_most is not None else {}),
     }
     return _panel(
         "timeseries",
@@ -197,11 +204,11 @@ def table(
     *,
     names: Mapping[str, str],
     overrides: Sequence[Json] = (),
-    sort: str = "",
+    sort: tuple[str, Literal["asc", "desc"]] | None = None,
 ) -> Json:
     """A table of instant queries joined on their common labels.
 
-    `names` renames and orders the columns; one without a new name is hidden. The column `sort` has its largest first.
+    `names` renames and orders the columns; one without a new name is hidden. `sort` is a column and its direction.
     """
     hidden = dict.fromkeys(("Time", *(name for name, title in names.items() if not title)), True)
     joined: Json = {
@@ -210,7 +217,7 @@ def table(
         "renameByName": {name: title for name, title in names.items() if title},
     }
     plain = Field("short", mappings=[NOT_AVAILABLE_MAPPING], limits=thresholds(base="text"))
-    cells: Json = {"align": "auto", "cellOptions": {"type": "auto"}}
+    cells: Json = {"align": "auto", "cellOptions": {"type": "auto"}, "minWidth": NARROW_PIXELS}
     return _panel(
         "table",
         head,
@@ -220,7 +227,7 @@ def table(
             "cellHeight": "sm",
             "footer": {"show": False},
             "showHeader": True,
-            "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
+            "sortBy": [{"displayName": sort[0], "desc": sort[1] == "desc"}] if sort else [],
         },
         transformations=[{"id": "merge", "options": {}}, {"id": "organize", "options": joined}],
     )
@@ -238,7 +245,7 @@ def bars(head: Head, targets: Sequence[Json], field: Field, *, overrides: Sequen
             "orientation": "horizontal",
             "reduceOptions": _newest(),
             "showUnfilled": True,
-            "valueMode": "color",
+            "valueMode": "text",
         },
     )
 

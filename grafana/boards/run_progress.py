@@ -24,7 +24,8 @@ LEFT = f"(max by (run) (training_steps_target{RUN}) - max by (run) (training_ste
 INTERVAL = f"max by (run) (training_step_interval_seconds{RUN})"
 RATE = f"max by (run) (rate(training_steps_total{RUN}[10m]))"
 LOSSES = ".*loss.*"
-BAD = 'sum by (message, class) (training_log_messages_total{run="$run", class=~"suspect|fatal"}) > 0'
+MESSAGES = 'training_log_messages_total{run="$run", class=~"suspect|fatal"}'
+BAD = f"sum by (message, class) ({MESSAGES}) > 0"
 
 
 def step_now() -> Json:
@@ -242,12 +243,12 @@ def bad_messages() -> Json:
         ),
         [
             column(
-                f"({BAD}) or label_replace(sum by (class) (training_log_messages_total{RUN}) * 0,"
-                f' "message", "none", "", "") unless on () ({BAD})'
+                f'({BAD}) or label_replace(sum by (class) ({MESSAGES}) * 0, "message", "none", "", "")'
+                f" unless on () ({BAD})"
             )
         ],
         names={"message": "Message", "class": "Class", "Value": "Count"},
-        sort="Count",
+        sort=("Count", "desc"),
     )
 
 

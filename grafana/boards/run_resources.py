@@ -178,9 +178,9 @@ def ranks() -> Json:
                 custom__cellOptions={"type": "color-text"},
             ),
             override("Cores", decimals=2),
-            override("GPU worked ago", unit="s", decimals=0),
+            override("GPU worked ago", unit="s"),
         ],
-        sort="GPU worked ago",
+        sort=("GPU worked ago", "desc"),
     )
 
 

@@ -6,7 +6,6 @@ from boards.board import node_link
 from boards.panels import (
     ACT,
     CALM,
-    DASHED,
     NOT_AVAILABLE_MAPPING,
     NOTE,
     PLAIN,
@@ -18,7 +17,6 @@ from boards.panels import (
     fixed,
     now,
     override,
-    override_matching,
     series,
     stat,
     state_mappings,
@@ -77,8 +75,8 @@ def silent_for() -> Json:
             "Time since anything of the run moved: progress, GPU work, reading, writing or computing, on any node.",
             "No sign of life recorded",
         ),
-        [now(IDLE)],
-        Field(unit="s", decimals=0),
+        [now(IDLE, "silent"), now(budget("idle"), "allowed")],
+        Field(unit="s"),
     )
 
 
@@ -121,7 +119,7 @@ def done() -> Json:
             "Step of the announced number of steps, on the scale of the log: of the epoch where the log counts so.",
             "No step read",
         ),
-        [now(or_not_available(f"max(training_step{RUN}) / max(training_steps_target{RUN})", RUN_STATE, ""))],
+        [now(or_not_available(f"max(training_step{RUN}) / max(training_steps_target{RUN}) <= 1", RUN_STATE, ""))],
         Field(unit="percentunit", mappings=[NOT_AVAILABLE_MAPPING], decimals=1),
     )
 
@@ -136,7 +134,7 @@ def at_risk() -> Json:
             "No GPU or start known",
         ),
         [now(f"max by (run) (run:training_at_risk:gpu_seconds{RUN}) / 3600", "GPU-hours")],
-        Field(unit="suffix: h", decimals=1),
+        Field(unit="suffix: GPU-h", decimals=1),
     )
 
 
@@ -227,66 +225,43 @@ def sight() -> Json:
 
 def signs_of_life() -> Json:
     """Every signal with its age."""
-    signals = f"training_activity_timestamp_seconds{RUN}"
-    progress = f'training_activity_timestamp_seconds{{run="$run", signal=~"{PROGRESS}"}}'
+    moved = age(f"training_activity_timestamp_seconds{RUN}", "signal")
+    kind = (
+        f'label_replace(label_replace({moved}, "kind", "activity", "", ""), "kind", "progress", "signal", "{PROGRESS}")'
+    )
     return table(
         Head(
             30,
             "Signs of life",
-            "When each sign last moved. The youngest of all is the silence, the youngest of step, validation, "
-            "checkpoint and log is the lack of progress. A sign that is not listed never moved.",
+            "When each sign last moved, the newest first. The newest of all is the silence, the newest of progress the "
+            "lack of progress; older ones do not matter. A sign that is not listed never moved.",
             "No sign of life recorded",
         ),
-        [
-            column(age(signals, "signal")),
-            column(f"{age(signals, 'signal')} / scalar({budget('idle')})"),
-            column(
-                or_not_available(
-                    f"{age(progress, 'signal')} / scalar({budget('progress')})",
-                    age(signals, "signal"),
-                    "signal",
-                )
-            ),
-        ],
-        names={
-            "signal": "Sign",
-            "Value #A": "Moved ago",
-            "Value #B": "Of the silence allowed",
-            "Value #C": "Of the lack of progress allowed",
-        },
-        overrides=[
-            override("Moved ago", unit="s", decimals=0),
-            override_matching("^Of the", unit="percentunit", decimals=0, thresholds=SHARE),
-        ],
+        [column(kind)],
+        names={"signal": "Sign", "kind": "Kind", "Value": "Moved ago"},
+        overrides=[override("Moved ago", unit="s")],
+        sort=("Moved ago", "asc"),
     )
 
 
 def silence() -> Json:
-    """Both clocks against both budgets over time."""
+    """Both clocks as shares of their budgets over time."""
     return series(
         Head(
             31,
-            "Silence and lack of progress against their budgets",
-            "Lines that rise without a break are a run in which nothing moves. A slow validation that reads, "
-            "computes or prints falls back to 0 again and again; a dead one crosses its budget.",
+            "Silence and lack of progress, of what is allowed",
+            "A line that rises without a break is a run in which nothing moves. A slow validation that reads, computes "
+            "or prints falls back to 0 again and again; a dead one crosses 100 %.",
             "No sign of life recorded",
         ),
         [
-            target(IDLE, "silent for"),
-            target(budget("idle"), "silence allowed"),
-            target(NO_PROGRESS, "without progress for"),
-            target(budget("progress"), "lack of progress allowed"),
+            target(f"{IDLE} / on (run) {budget('idle')}", "silence"),
+            target(f"{NO_PROGRESS} / on (run) {budget('progress')}", "lack of progress"),
         ],
-        Field(unit="s", least=0),
+        Field("percentunit", least=0, soft_most=1.1, limits=thresholds((1, ACT), base="transparent")),
         overrides=[
-            override("silent for", color=fixed(ACT), custom__fillOpacity=15),
-            override("silence allowed", color=fixed(ACT), **DASHED),
-            override("without progress for", color=fixed(CALM)),
-            override(
-                "lack of progress allowed",
-                color=fixed(CALM),
-                **DASHED,
-            ),
+            override("silence", color=fixed(ACT), custom__fillOpacity=20),
+            override("lack of progress", color=fixed(CALM)),
         ],
     )
 
