@@ -7,12 +7,12 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from training_exporter.logs import RunLogs, side_targets
-from training_exporter.model import Health, LogBatch, Observation, Report, SourceName
+from training_exporter.model import Health, LogBatch, LogTarget, Observation, Report, SourceName
 from training_exporter.runs.discovery import environment_keys, interesting
 from training_exporter.runs.node import Node
 from training_exporter.runs.view import NodeView
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 SAVE_SECONDS = 30.0
+RECALL_SECONDS = 5.0
 # The tick does no I/O, so one that is this late means that the machine was suspended or the thread is gone.
 HEALTHY_SECONDS = 60.0
 
@@ -64,20 +65,35 @@ class _News(Generic[T]):
 class LogReader:
     """Tails and understands in the log worker's thread; batches wait here until the tick takes them."""
 
-    def __init__(self, tail: TailSource, logs: RunLogs, clock: Clock) -> None:
+    def __init__(self, tail: TailSource, clock: Clock, patterns: Mapping[str, tuple[str, ...]]) -> None:
         self._tail = tail
-        self._logs = logs
         self._clock = clock
+        self._logs = RunLogs(patterns)
+        self._patterns: Mapping[str, tuple[str, ...]] | None = None  # to be taken over in the worker's thread
+        self._runs: frozenset[str] = frozenset()
+        self._followed: frozenset[str] = frozenset()
         self._batches: deque[LogBatch] = deque()
+
+    def follow(self, targets: Sequence[LogTarget]) -> None:
+        """Read these logs from now on, and forget runs that have none any more."""
+        self._tail.follow(targets)
+        self._followed = frozenset(target.run for target in targets)
+
+    def reconfigure(self, patterns: Mapping[str, tuple[str, ...]]) -> None:
+        """Understand with other patterns from the next read on."""
+        self._patterns = patterns
 
     def collect(self) -> None:
         """Read what is new and understand it."""
+        patterns, self._patterns = self._patterns, None
+        if patterns is not None:
+            self._logs.reconfigure(patterns)
+        followed = self._followed
+        for run in self._runs - followed:
+            self._logs.forget(run)
+        self._runs = followed
         chunks = self._tail.collect()
         self._batches.extend(self._logs.consume(chunks, self._clock.now()))
-
-    def replace(self, logs: RunLogs) -> None:
-        """Understand with other patterns from the next read on."""
-        self._logs = logs
 
     def drain(self) -> tuple[LogBatch, ...]:
         """All batches since the drain before, oldest first."""
@@ -100,7 +116,7 @@ class Monitor:
         self._lock = threading.Lock()  # tick against reconfigure; never held during I/O
 
         self._state = StateFile(options.state_directory) if options.state_directory else None
-        self._node = Node(config, socket.gethostname(), (self._state.load() or None) if self._state else None)
+        self._node = Node(config, socket.gethostname(), _recall(self._state) if self._state else None)
         self._view = self._node.observe(Observation(clock.now(), clock.wall_shift()))
 
         self._gpu = GpuSource(NvmlDriver(), clock)
@@ -110,8 +126,7 @@ class Monitor:
             interesting=partial(interesting, config=config),
             environment_keys=environment_keys(config),
         )
-        self._tail = TailSource(clock, wake=self._wake_logs)
-        self._reader = LogReader(self._tail, RunLogs(_patterns(config)), clock)
+        self._reader = LogReader(TailSource(clock, wake=self._wake_logs), clock, _patterns(config))
         self._checkpoint_source = CheckpointSource(clock)
         self._log_worker: Worker[None] = self._worker("logs", self._reader.collect, LOG_SECONDS, LOG_DEADLINE_SECONDS)
         self._processes = _News(
@@ -181,7 +196,7 @@ class Monitor:
         with self._lock:
             self._node.reconfigure(config)
         self._process_source.reconfigure(partial(interesting, config=config), environment_keys(config))
-        self._reader.replace(RunLogs(_patterns(config)))
+        self._reader.reconfigure(_patterns(config))
 
     def tick(self) -> None:
         """One observation of the node; does no I/O."""
@@ -197,7 +212,7 @@ class Monitor:
         with self._lock:
             self._view = self._node.observe(observation)
         checkpoints = self._node.checkpoint_targets()
-        self._tail.follow((*self._node.log_targets(), *side_targets(checkpoints)))
+        self._reader.follow((*self._node.log_targets(), *side_targets(checkpoints)))
         self._checkpoint_source.watch(checkpoints)
         self._process_source.gpu_pids(self._node.gpu_pids())
         self._ticked_seconds = now
@@ -207,10 +222,11 @@ class Monitor:
 
     def _log_report(self) -> Report[tuple[LogBatch, ...]] | None:
         batches = self._reader.drain()
-        _, report = self._log_worker.latest()
+        sequence, report = self._log_worker.latest()
         if batches:
             return Report(batches, report.health)
-        return None if report.health.success or not report.health.stuck else Report(None, report.health)
+        unheard = sequence == 0 and not report.health.stuck
+        return None if report.health.success or unheard else Report(None, report.health)
 
     def _workers(self) -> list[Worker[Any]]:
         named: dict[SourceName, Worker[Any]] = {
@@ -246,6 +262,17 @@ class Monitor:
             else:
                 self._tick_failing = False
             self._stop.wait(TICK_SECONDS)
+
+
+def _recall(state: StateFile) -> Mapping[str, Any] | None:
+    """What was remembered, unless the state directory does not answer: then the exporter starts without."""
+    answers: list[Mapping[str, Any]] = []
+    reader = threading.Thread(target=lambda: answers.append(state.load()), name="recall", daemon=True)
+    reader.start()
+    reader.join(RECALL_SECONDS)
+    if reader.is_alive():
+        logger.warning("the state directory does not answer; starting without what was remembered")
+    return answers[0] if answers and answers[0] else None
 
 
 def _patterns(config: Config) -> dict[str, tuple[str, ...]]:
