@@ -1,6 +1,7 @@
 """Scenarios through the exporter and then through the rules: what fires, and that node and rules see the same state.
 
-The shipped scenarios, and those beside this checkout in `../shared/scenarios` where that folder is.
+The shipped scenarios, one for each alert that those do not raise (`scenarios/`), and those beside this checkout in
+`../shared/scenarios` where that folder is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from training_exporter.runs.verdict import CODES
 from training_exporter.scenario.load import shipped
 
 SHIPPED = sorted(shipped().values())
+OWN = sorted((ROOT / "tests/scenarios").glob("*.yaml"))
 SHARED = sorted((ROOT.parent / "shared/scenarios").glob("*.yaml"))
 # A change of state reaches the rules with the next scrape (15 s) and evaluation (30 s), and a minute is granted.
 GRACE_SECONDS = 60 + 15 + 30
@@ -97,12 +99,15 @@ def expect_alerts(words: dict[str, Any], played: Played, *, patience: int = 1) -
             assert fired[-1] <= seconds(entry["until"]) / 60, entry
 
 
-@pytest.mark.parametrize("file", SHIPPED + SHARED, ids=lambda file: f"{file.parent.name}-{file.stem}")
+@pytest.mark.parametrize("file", SHIPPED + OWN + SHARED, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_alerts_and_states(file: Path, tmp_path: Path) -> None:
     """The expected alerts and no other, and at every minute a state that the node's own verdict has around then."""
     scenario = simulated(file)
     played = play(promtools()[0], [scenario.recording], tmp_path)
     expect_alerts(scenario.words, played)
+    for want in scenario.words["expect"].get("states", ()):
+        at = seconds(want["at"])
+        assert want["state"] in scenario.states(at - 60, at + 60), want
     disagreements = {}
     for minute, codes in played.codes.items():
         now = minute * 60
