@@ -17,10 +17,12 @@ from jobs import Job, job
 WITHIN_SECONDS = 10.0
 START_SECONDS = 30.0  # of a job, which is not what is measured
 
-# Rank 0 prints steps; the file `command` says how it goes on. `record` does what torchelastic's @record does.
+# Rank 0 prints steps, rank 1 is half a step behind it; the file `command` says how it goes on. `record` does what
+# torchelastic's @record does.
 TRAINER = """
 import json, os, time
 rank = os.environ["RANK"]
+time.sleep(0.1 * int(rank))
 for step in range(1, 10_000):
     if rank == "0":
         print(f"step {step}/10000 loss 0.51", flush=True)

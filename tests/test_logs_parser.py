@@ -197,6 +197,22 @@ class TestBlocks:
         verdicts = {e.rank: e.outcome for e in events_of(data) if e.warning == "traceback"}
         assert verdicts == {0: "failed", 1: "cancelled"}
 
+    @pytest.mark.parametrize("place", [1, 2, 3])
+    def test_a_line_of_another_rank_within_a_traceback(self, place: int) -> None:
+        """Python writes a traceback line by line, so that ranks that share a file write between."""
+        lines = ["Traceback (most recent call last):", '  File "a.py", line 14', '    raise RuntimeError("x")']
+        lines.append("RuntimeError: no data")
+        lines.insert(place, "step 3/100 loss 0.51")
+        data = "\n".join(["step 1/100 loss 0.52", *lines, ""]).encode()
+        (event,) = [event for event in events_of(data) if event.warning == "traceback"]
+        assert event.outcome == "failed"
+
+    def test_what_follows_a_traceback_without_an_exception_is_none(self) -> None:
+        """It may have been cut off; a later line with a colon says nothing of it."""
+        lines = ["Traceback (most recent call last):", '  File "a.py", line 14', "step 1/100 loss 0.52", "Epoch: 3"]
+        (event,) = [event for event in events_of("\n".join([*lines, ""]).encode()) if event.warning == "traceback"]
+        assert (event.outcome, event.severity) == (None, "suspect")
+
 
 class TestUserPatterns:
     def test_pattern_gives_a_metric(self) -> None:

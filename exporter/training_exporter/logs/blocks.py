@@ -15,12 +15,15 @@ from training_exporter.model import Split
 MAX_LINES = 400
 MAX_CHARACTERS = 64 * 1024
 MAX_TRACEBACKS = 64
+MAX_FOREIGN = 8  # lines of other ranks within a traceback: Python writes it line by line
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
 _EXCEPTION = re.compile(
     r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Iteration|Timeout|Hit|Abort|"
     r"Fault)?\b(?::|$)"
 )
+# Behind a line of another rank only what is called like an exception is the end of a traceback: `Epoch: 3` is not.
+_NAMED = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Abort|Fault)\b(?::|$)")
 _CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
 
@@ -40,6 +43,7 @@ class _Block:
     pairs: list[tuple[str, Ref, list[str]]] = field(default_factory=list)
     rows: int = 0
     caught: bool = False  # a traceback that the program logged itself
+    foreign: int = 0  # lines of other ranks within a traceback
 
     def add(self, text: str, line: int, time_seconds: float) -> bool:
         """Take a line; False when the block is as long as a block may be."""
@@ -282,6 +286,9 @@ class Assembler:
             if not block.add("", record.end_line, record.time_seconds):
                 del self._tracebacks[key]
             return True
+        if not (_NAMED if block.foreign else _EXCEPTION).match(message) and block.foreign < MAX_FOREIGN:
+            block.foreign += 1
+            return False
         del self._tracebacks[key]
         if len(self._tracebacks) > MAX_TRACEBACKS:
             self._tracebacks.clear()
@@ -302,7 +309,8 @@ def _rank_key(record: Record) -> float | None:
 def _verdict(block: _Block, last: str | None) -> Record:
     """A traceback is judged by its last line: an interrupt is no failure; without one nothing is known yet."""
     draft = Draft("message", event="warning", warning="traceback", severity="suspect")
-    if last is not None and not block.caught and _EXCEPTION.match(last) and not _HARMLESS_EXIT.match(last):
+    ends = _NAMED if block.foreign else _EXCEPTION
+    if last is not None and not block.caught and ends.match(last) and not _HARMLESS_EXIT.match(last):
         found = messages.find(last)
         if found is not None and found.outcome == "cancelled":
             draft = replace(draft, outcome="cancelled", reason=found.reason)
