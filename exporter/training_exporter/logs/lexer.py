@@ -15,16 +15,21 @@ N = "[\U000f0000-\U000ffffd]"  # a number, in regular expressions over masked te
 T = "[\U00100000-\U0010fffd]"  # a date, time or duration
 _N_OR_T = re.compile(f"{N}|{T}")
 
+# A token begins with one of these. Each pattern below goes on behind it: one that begins with a set of characters
+# is searched for several times as fast as one that begins with a condition.
+_FIRST = "[-+.0-9]"
 _TIME = (
-    r"\d{4}[-/]\d\d[-/]\d\d(?:[T _,]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
-    r"|\d\d[-/]\d\d(?:[-/]\d{2,4})?[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
-    r"|(?:\d+ days?, )?\d+:\d\d(?::\d\d)?(?:\.\d+)?"
+    r"\d{3}[-/]\d\d[-/]\d\d(?:[T _,]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\d[-/]\d\d(?:[-/]\d{2,4})?[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|\d*(?: days?, \d+)?:\d\d(?::\d\d)?(?:\.\d+)?"
 )
 # thousands separators only behind one to three digits: `[1000,200]` are two numbers
-_NUMBER = r"[-+]?(?:\d+(?:(?<!\d{4})(?:,\d{3})+(?!\d))?(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+_REST = r"(?:(?<!\d{4})(?:,\d{3})+(?!\d))?(?:\.\d+)?"
+_NUMBER = rf"(?:(?<=\d)\d*{_REST}|(?<=[-+])(?:\d+{_REST}|\.\d+)|(?<=\.)\d+)(?:[eE][-+]?\d+)?"
 # A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k), not to a value.
 _TOKEN = re.compile(
-    rf"((?<![\w.@])(?<!\w[-+])(?:(?=\d+[-/: ])(?:{_TIME})|{_NUMBER})(?![\d_]))",
+    rf"({_FIRST}(?<![\w.@]{_FIRST})(?<!\w[-+]{_FIRST})"
+    rf"(?:(?<=\d)(?=\d*(?:[-/:]\d|[ ]d))(?:{_TIME})|{_NUMBER})(?![\d_]))",
     re.ASCII,
 )
 
