@@ -67,4 +67,4 @@ def unmask(text: str, tokens: Sequence[str]) -> str:
 
 def number(token: str) -> float:
     """Value of a number token; raises ValueError for a time."""
-    return float(token.replace(",", ""))
+    return float(token.replace(",", "") if "," in token else token)

@@ -67,6 +67,8 @@ _QUALITY = re.compile(
     r"pck\w*|pq|nme|epe|d1|d\d|abs_rel|mos|pesq|stoi|si_?sdr|sdr|jaccard|hausdorff|gen_len|success_rate)(?:_|$)"
 )
 _LOSS = re.compile(r"(?:^|_)\w*loss(?:es)?(?:_|$|\d)|(?:^|_)(?:nll|elbo)(?:_|$)")
+GRADIENTS = frozenset({"grad_norm", "gnorm", "global_grad_norm"})
+RATES = frozenset({"lr", "learning_rate", *GRADIENTS})  # printed beside a loss, of training only
 # Scores that only an evaluation computes; a line of nothing else is a result even where nothing announces it.
 _EVALUATION_ONLY = re.compile(
     r"^(?:rouge|bleu|sacrebleu|meteor|chrf|wer|cer|bertscore|exact_match|em$|map|ndcg|mrr|cider|spice|fid|auroc|auc|"

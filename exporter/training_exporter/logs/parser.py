@@ -156,10 +156,10 @@ class LogParser:
             if plan.trouble:
                 self._quiet_line = line + QUIET_LINES
             return False
-        if any(draft.kind == "record" for draft in plan.drafts):
-            self._quiet_line = 0
         if line <= self._quiet_line:
-            return False
+            if not any(draft.kind == "record" for draft in plan.drafts):
+                return False
+            self._quiet_line = 0
         if self._novelty.new_mask(plan.novelty):
             return True
         return plan.counting and self._novelty.advanced(plan.novelty, tokens, time_seconds)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from training_exporter.logs import names
 from training_exporter.logs.lexer import number
 from training_exporter.model import LogPhase, MessageClass, Split
 
@@ -52,7 +53,7 @@ class Quick:
 
     names: tuple[str, ...]
     positions: tuple[int, ...]
-    step: int
+    step: int | None
     step_total: int | None
     epoch: int | None
     epoch_total: int | None
@@ -95,7 +96,7 @@ class Record:
 
 
 def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
-    """The short way for a line that is one training record with a step and finite values, else None."""
+    """The short way for a line that can only be one training record, with finite values; else None."""
     if len(drafts) != 1:
         return None
     draft = drafts[0]
@@ -105,10 +106,18 @@ def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
     special = draft.validation or draft.test or draft.sure or draft.lone or draft.event or draft.suffix is not None
     if draft.kind != "record" or draft.split in ("val", "test") or draft.role != "plain" or special:
         return None
-    if len(positions) != len(pairs) or not isinstance(draft.step, int) or any(isinstance(c, float) for c in counts):
+    if len(positions) != len(pairs) or any(isinstance(count, float) for count in counts):
         return None
-    total, epoch, epochs = (count if isinstance(count, int) else None for count in counts[1:])
-    return Quick(tuple(name for name, _ in pairs), positions, draft.step, total, epoch, epochs, rank)
+    if draft.step is None and not _trains(draft):
+        return None
+    step, total, epoch, epochs = (count if isinstance(count, int) else None for count in counts)
+    return Quick(tuple(name for name, _ in pairs), positions, step, total, epoch, epochs, rank)
+
+
+def _trains(draft: Draft) -> bool:
+    """Whether a record without a step is of training whatever the state of the log: `{'loss': 1.9, 'lr': 2e-05}`."""
+    of_training = draft.split == "train" or draft.train or any(name in names.RATES for name, _ in draft.plain)
+    return bool(of_training) and any(names.is_loss(name) for name, _ in draft.plain)
 
 
 def value(ref: Ref, tokens: Sequence[str]) -> float:

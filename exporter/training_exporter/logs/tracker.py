@@ -13,8 +13,6 @@ from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
 MAX_STEP = 2**63
-_GRADIENT = frozenset({"grad_norm", "gnorm", "global_grad_norm"})
-_RATES = frozenset({"lr", "learning_rate", *_GRADIENT})
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
 
@@ -42,11 +40,12 @@ class _Said:
     def __init__(self, draft: Draft, record: Record) -> None:
         self.draft = draft
         self.record = record
+        tokens = record.tokens
         self.counts = Counts(
-            self._number(draft.epoch),
-            self._number(draft.epoch_total),
-            self._whole(draft.step),
-            self._whole(draft.step_total),
+            None if draft.epoch is None else value(draft.epoch, tokens),
+            None if draft.epoch_total is None else value(draft.epoch_total, tokens),
+            None if draft.step is None else _whole(value(draft.step, tokens)),
+            None if draft.step_total is None else _whole(value(draft.step_total, tokens)),
         )
 
     def numbers(self, refs: Refs) -> dict[str, float]:
@@ -55,13 +54,6 @@ class _Said:
             return {name: value(ref, tokens) for name, ref in refs}
         index = int(value(self.draft.suffix, tokens))
         return {f"{name}_{index}": value(ref, tokens) for name, ref in refs}
-
-    def _number(self, ref: Ref | None) -> float | None:
-        return None if ref is None else value(ref, self.record.tokens)
-
-    def _whole(self, ref: Ref | None) -> int | None:
-        number = self._number(ref)
-        return int(number) if number is not None and abs(number) < MAX_STEP and number.is_integer() else None
 
 
 class Tracker:
@@ -108,7 +100,7 @@ class Tracker:
                 "train",
                 None if quick.epoch is None else float(tokens[quick.epoch]),
                 None if quick.epoch_total is None else float(tokens[quick.epoch_total]),
-                int(tokens[quick.step]),
+                None if quick.step is None else int(tokens[quick.step]),
                 None if quick.step_total is None else int(tokens[quick.step_total]),
                 metrics,
                 rank=None if quick.rank is None else int(value(quick.rank, tokens)),
@@ -117,7 +109,7 @@ class Tracker:
             return None
         if event.epoch is not None:
             self._epoch = event.epoch
-        self._record_steps = True
+        self._record_steps |= event.step is not None
         self._enter_train()
         return event
 
@@ -160,7 +152,7 @@ class Tracker:
                 self._train_bar(said)
             else:
                 self._emit(said, "checkpoint_progress" if role == "save" else "progress")
-            self._repeatable(said, replace(NO_COUNTS, epoch=counts.epoch))
+            self._repeatable(said, Counts(epoch=counts.epoch))
 
     def _role(self, draft: Draft, total: int | None) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
@@ -172,7 +164,7 @@ class Tracker:
         counts = said.counts
         if self.phase != "validation":
             self.phase = "validation"
-            self._emit(said, "val_begin", split="val", counts=replace(NO_COUNTS, epoch=counts.epoch))
+            self._emit(said, "val_begin", split="val", counts=Counts(epoch=counts.epoch))
         self._emit(said, "val_progress", split="val", counts=counts)
         if counts.step is not None and counts.step == counts.step_total:
             self._repeatable(said, NO_COUNTS)
@@ -201,7 +193,7 @@ class Tracker:
     def _record(self, said: _Said) -> None:
         draft, counts = said.draft, said.counts
         own = bool(draft.validation or draft.test)
-        values = any(name not in _RATES for name, _ in draft.plain)
+        values = any(name not in names.RATES for name, _ in draft.plain)
         if draft.role == "validation":
             self._part(said)
         elif draft.split in ("val", "test") or (own and not values and not _steps_train(draft, counts)):
@@ -218,7 +210,7 @@ class Tracker:
         """Whether values that nothing assigns to a split are of a validation."""
         if draft.split == "train" or draft.train or not draft.plain:
             return False
-        if counts.step is not None or any(name in _RATES for name, _ in draft.plain):
+        if counts.step is not None or any(name in names.RATES for name, _ in draft.plain):
             scores_only = draft.sure and not any(names.is_loss(name) for name, _ in draft.plain)
             return scores_only and self.phase == "validation"
         if self.phase == "validation":
@@ -243,7 +235,7 @@ class Tracker:
         draft, counts = said.draft, said.counts
         if draft.train:
             event = "train_step" if self._counts_epochs(draft, counts) else "train_summary"
-            epoch = replace(NO_COUNTS, epoch=counts.epoch, epoch_total=counts.epoch_total)
+            epoch = Counts(counts.epoch, counts.epoch_total)
             self.phase = "train" if event == "train_step" else self.phase
             self._emit(said, event, split="train", counts=epoch, metrics=said.numbers(draft.train))
         self.phase = "validation"
@@ -256,8 +248,10 @@ class Tracker:
 
     def _repeatable(self, said: _Said, counts: Counts) -> None:
         """Results on a line that prints them again and again: news only when one changed."""
-        self._report(said, said.draft.validation, "val", counts, repeatable=True)
-        self._report(said, said.draft.test, "test", counts, repeatable=True)
+        if said.draft.validation:
+            self._report(said, said.draft.validation, "val", counts, repeatable=True)
+        if said.draft.test:
+            self._report(said, said.draft.test, "test", counts, repeatable=True)
 
     def _report(self, said: _Said, refs: Refs, split: Split, counts: Counts, *, repeatable: bool = False) -> None:
         metrics = said.numbers(refs)
@@ -296,10 +290,12 @@ class Tracker:
 
     def _judge_finite(self, said: _Said, metrics: Mapping[str, float]) -> None:
         """By value under a name, never by the word: `number of nan iterations: 0` is healthy."""
+        if all(map(math.isfinite, metrics.values())):
+            return
         wrong = [name for name, number in metrics.items() if not math.isfinite(number)]
         if any(names.is_loss(name) for name in wrong):
             self._warn(said, _warning("nan_loss", "fatal"))
-        elif not _GRADIENT.isdisjoint(wrong):
+        elif not names.GRADIENTS.isdisjoint(wrong):
             self._warn(said, _warning("nan_grad_norm", "suspect"))
 
     def _emit(  # noqa: PLR0913 - the fields of an event, by keyword
@@ -342,6 +338,10 @@ class Tracker:
 def _steps_train(draft: Draft, counts: Counts) -> bool:
     """Training values beside a step are a training record that repeats results, unless they are only the loss."""
     return counts.step is not None and any(not names.is_loss(name) for name, _ in draft.train)
+
+
+def _whole(number: float) -> int | None:
+    return int(number) if abs(number) < MAX_STEP and number.is_integer() else None
 
 
 def _warning(name: str, severity: MessageClass) -> Draft:
