@@ -252,9 +252,9 @@ class TailChunk:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen as its like: made for each line, of which freezing would be a third of the cost
 class LogEvent:
-    """What one record of a log says. Counts are as printed (0- or 1-based)."""
+    """What one record of a log says; nothing writes to it. Counts are as printed (0- or 1-based)."""
 
     line: int  # 1-based physical line of the record's first line, within this reading of the file
     end_line: int

@@ -83,7 +83,7 @@ class Plan:
     quiet: bool = False  # of class suspect or fatal, or a heartbeat: never progress by being new
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as made for each line; nothing writes to it
 class Record:
     """A line or a block joined to one line, with its plan."""
 

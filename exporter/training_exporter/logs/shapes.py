@@ -24,7 +24,7 @@ class Shapes:
         """What a line says, and its numbers."""
         key, tokens = lex(text)
         plan = self._lines.get(key)
-        if plan is not None and (not plan.times or all(is_time(tokens[index]) for index in plan.times)):
+        if plan is not None and (not plan.times or all(map(is_time, map(tokens.__getitem__, plan.times)))):
             return plan, tokens
         plan, holds = understand(key, tokens, mask(key, tokens))
         if holds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from training_exporter.logs import names
 from training_exporter.logs.plan import BarRole, Draft, Quick, Record, Ref, value
@@ -19,8 +19,7 @@ _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
 Refs = Sequence[tuple[str, Ref]]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Epoch and step as printed."""
 
     epoch: float | None = None
@@ -222,7 +221,7 @@ class Tracker:
         draft, counts = said.draft, said.counts
         self.phase = "validation"
         if counts.epoch is None:
-            counts = replace(counts, epoch=self._epoch)
+            counts = counts._replace(epoch=self._epoch)
         refs = (*draft.validation, *draft.test)
         unfinished = counts.step is not None and counts.step_total is not None and counts.step < counts.step_total
         if draft.partial or not refs or unfinished:
