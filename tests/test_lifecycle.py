@@ -26,6 +26,9 @@ time.sleep(0.1 * int(rank))
 for step in range(1, 10_000):
     if rank == "0":
         print(f"step {step}/10000 loss 0.51", flush=True)
+        if os.path.isdir("runs/a"):
+            with open(f"runs/a/events.out.tfevents.1700000000.host.{os.getpid()}.0", "ab") as events:
+                events.write(b"event")
     time.sleep(0.2)
     command = open("command").read() if os.path.exists("command") else ""
     if command == "finish":
@@ -136,38 +139,17 @@ def scene(exporter: Exporter, tmp_path: Path) -> Iterator[Scene]:
 
 
 class TestWhileItRuns:
-    def test_a_killed_rank_is_a_restart_each_time(self, scene: Scene) -> None:
-        """Each new worker set counts once and is whole; when no restart is left, nobody says why it ended."""
-        scene.start("--max-restarts=2")
-        assert scene.value("training_run_restarts_total") == 0
-        assert scene.value("training_run_workers_expected") == 2
-        for count in (1, 2):
-            scene.ranks()[1].kill()
-            scene.expect(
-                f"restart {count}",
-                lambda count=count: scene.value("training_run_restarts_total") == count and scene.processes() == (1, 2),
-            )
-            assert set(scene.outcomes().values()) == {0.0}
-        scene.ranks()[1].kill()
-        scene.expect_end("unknown")
-
-    def test_a_stopped_rank(self, scene: Scene) -> None:
-        """It is counted as stopped, for as long as it is, and is up all the while."""
-        scene.start()
-        rank = scene.ranks()[0]
-        rank.suspend()
-        scene.expect("stopped", lambda: scene.state("stopped") == 1)
-        scene.expect("for a while", lambda: (scene.value("training_run_stopped_seconds") or 0) > 1)
-        assert (scene.processes(), scene.value("training_rank_up", rank="0")) == ((1, 2), 1)
-        rank.resume()
-        scene.expect("runs again", lambda: scene.state("stopped") == scene.value("training_run_stopped_seconds") == 0)
-
-    def test_a_zombie_rank(self, scene: Scene) -> None:
-        """A launcher that waits for nobody keeps a dead rank as a zombie, which is no worker any more."""
+    def test_a_stopped_rank_and_a_zombie(self, scene: Scene) -> None:
+        """Each is counted as what it is, for as long as it is; a zombie is no worker any more."""
         scene.start("--blind=1")
-        scene.ranks()[1].kill()
-        scene.expect("zombie", lambda: scene.state("zombie") == 1)
-        assert scene.processes() == (1, 1)
+        stopped, killed = scene.ranks()
+        stopped.suspend()
+        killed.kill()
+        scene.expect("both states", lambda: (scene.state("stopped"), scene.state("zombie")) == (1, 1))
+        scene.expect("for a while", lambda: (scene.value("training_run_stopped_seconds") or 0) > 1)
+        assert (scene.processes(), scene.value("training_rank_up", rank="0")) == ((1, 1), 1)
+        stopped.resume()
+        scene.expect("runs again", lambda: scene.state("stopped") == scene.value("training_run_stopped_seconds") == 0)
 
     def test_a_killed_launcher_leaves_its_ranks(self, scene: Scene) -> None:
         """They stay the run's under the same name until they end, too."""
@@ -183,15 +165,30 @@ class TestWhileItRuns:
 
 
 class TestTheEnd:
-    def test_normal(self, scene: Scene) -> None:
-        """The log says so."""
-        scene.start()
+    def test_normal_after_two_restarts(self, scene: Scene) -> None:
+        """Each new worker set counts once and is whole; at the end the log says that it was the end."""
+        scene.start("--max-restarts=2")
+        assert scene.value("training_run_restarts_total") == 0
+        assert scene.value("training_run_workers_expected") == 2
+        for count in (1, 2):
+            scene.ranks()[1].kill()
+            scene.expect(
+                f"restart {count}",
+                lambda count=count: scene.value("training_run_restarts_total") == count and scene.processes() == (1, 2),
+            )
+            assert set(scene.outcomes().values()) == {0.0}
         scene.command("finish")
         scene.expect_end("finished")
 
     def test_an_error_file_without_a_log(self, scene: Scene) -> None:
-        """What torchelastic wrote about a rank is enough."""
+        """What torchelastic wrote about a rank says how it ended; before that, event files show progress."""
+        (scene.job.directory / "runs/a").mkdir(parents=True)
         scene.start(quiet=True)
+        scene.expect(
+            "the growth of the event file is progress",
+            lambda: scene.value("training_activity_timestamp_seconds", signal="log") is not None,
+        )
+        assert scene.value("training_log_lines_total") is None
         scene.command("record")
         scene.expect_end("failed")
 
