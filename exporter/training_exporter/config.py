@@ -10,7 +10,7 @@ from typing import Any
 
 from voluptuous import All, Invalid, MultipleInvalid, Optional, Required
 
-from training_exporter.documents import DocumentError, Fault, mapping, parse
+from training_exporter.documents import DocumentError, Fault, mapping, parse, sequence
 from training_exporter.patterns import ENDLESS, repeats_a_repetition
 
 
@@ -150,29 +150,6 @@ def _path(value: object) -> str:
     return text
 
 
-def _list(element: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
-    # a voluptuous sequence stops at the first element that has a fault inside
-    def check(value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise Invalid("expected a list")
-        faults: list[Invalid] = []
-        result = tuple(_element(element, item, index, faults) for index, item in enumerate(value))
-        if faults:
-            raise MultipleInvalid(faults)
-        return result
-
-    return check
-
-
-def _element(element: Callable[[object], Any], item: object, index: int, faults: list[Invalid]) -> object:
-    try:
-        return element(item)
-    except Invalid as error:
-        error.prepend([index])
-        faults += error.errors if isinstance(error, MultipleInvalid) else [error]
-        return None
-
-
 def _environment(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict) or not value:
         raise Invalid("expected a mapping of variables to values")
@@ -200,7 +177,7 @@ def _runs(value: object) -> tuple[RunConfig, ...]:
     faults = _doubled_names(value)
     runs: tuple[RunConfig, ...] = ()
     try:
-        runs = _list(_run)(value)
+        runs = sequence(_run)(value)
     except MultipleInvalid as error:
         faults += error.errors
     if faults:
@@ -233,16 +210,16 @@ _RUN = mapping(
     {
         Required("name"): _name,
         Optional("match"): _match,
-        Optional("logs"): _list(_path),
-        Optional("checkpoints"): _list(_path),
+        Optional("logs"): sequence(_path),
+        Optional("checkpoints"): sequence(_path),
         Optional("expected"): _truth,
         Optional("page"): _truth,
         Optional("budgets"): _BUDGETS,
-        Optional("metrics"): _list(_metric_pattern),
+        Optional("metrics"): sequence(_metric_pattern),
     }
 )
 _DISCOVERY = All(
-    mapping({Optional("enabled"): _truth, Optional("ignore"): _list(_match)}),
+    mapping({Optional("enabled"): _truth, Optional("ignore"): sequence(_match)}),
     _built(Discovery),
 )
 _CONFIG = mapping({Optional("runs"): _runs, Optional("discovery"): _DISCOVERY})

@@ -219,10 +219,9 @@ def _numbers(run: Run, seen: _Seen) -> Numbers:
     around, speaking = seen.around, seen.speaking
     utilizations = [value for value in (tracker.utilization for tracker in speaking) if value is not None]
     start = run.phase.start_seconds
-    kind = PHASE_KINDS.get(run.phase.name)
     return Numbers(
         phase_seconds=None if start is None else around.now - start,
-        last_phase_seconds=None if kind is None else run.learner.last(kind),
+        last_phase_seconds=_last_phase(run),
         wall_shift_seconds=around.wall_shift_seconds,
         step=run.progress.step,
         steps_target=run.progress.steps_target,
@@ -232,6 +231,11 @@ def _numbers(run: Run, seen: _Seen) -> Numbers:
         reason=run.evidence.reason,
         weak=seen.weak,
     )
+
+
+def _last_phase(run: Run) -> float | None:
+    kind = PHASE_KINDS.get(run.phase.name)
+    return None if kind is None else run.learner.last(kind)
 
 
 def _phase_label(run: Run) -> str | None:
@@ -308,6 +312,7 @@ def _view(run: Run, seen: _Seen, facts: Facts, verdict: Verdict) -> RunView:
         no_progress_seconds=facts.no_progress_seconds if alive else None,
         weak_evidence=seen.weak,
         hints=() if found is None else found.hints,
+        last_phase_seconds=_last_phase(run),
     )
 
 
@@ -318,12 +323,12 @@ def _budgets(facts: Facts) -> dict[str, float]:
 
 
 def _memory(run: Run, around: Surroundings) -> dict[str, int]:
-    """Bytes that the run's own processes hold, by GPU; absent where the driver's PIDs say nothing."""
+    """Bytes that the run's own processes hold, by GPU, 0 included; absent where the driver's PIDs say nothing."""
     own = {process.pid for process in run.member_processes()}
     memory = {}
     for label in run.gpu_labels:
         there = around.gpus.occupancy.get(label)
-        if there is not None and there.memory_by_pid:
+        if there is not None and there.by_process:
             memory[label] = sum(size for pid, size in there.memory_by_pid.items() if pid in own)
     return memory
 

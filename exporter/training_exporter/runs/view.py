@@ -140,6 +140,7 @@ class RunView:
     no_progress_seconds: float | None = None
     weak_evidence: tuple[str, ...] = ()  # words for a person
     hints: tuple[str, ...] = ()
+    last_phase_seconds: float | None = None  # how long the last completed phase of the present kind took
 
 
 @dataclass(frozen=True, slots=True)

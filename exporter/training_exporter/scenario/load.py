@@ -78,7 +78,7 @@ def _scenario(tree: Tree) -> Scenario:
         launcher=cast("str", run["launcher"]),
         script=cast("str", run["script"]),
         budgets=Budgets(**cast("dict[str, float]", run["budgets"])),
-        absent=frozenset(cast("list[SourceName]", run["absent"])),
+        absent=frozenset(cast("tuple[SourceName, ...]", run["absent"])),
         mig=cast("bool", run["mig"]),
     )
     segments = _segments(tree, hardware.idle_watts)
@@ -110,7 +110,7 @@ def _segments(tree: Tree, idle_watts: float) -> tuple[Segment, ...]:
                 launcher=launcher,
                 restart=bool(entry.get("restart")),
                 attempt=attempt,
-                blind=frozenset(cast("list[str]", entry.get("blind", []))),
+                blind=frozenset(cast("tuple[str, ...]", entry.get("blind", ()))),
                 lines=_lines(entry),
                 checkpoint=_checkpoint(entry),
             )
@@ -151,8 +151,8 @@ def _gpu(words: Tree, before: Gpu, idle_watts: float) -> Gpu:
         sm_mhz=cast("Span | None", words.get("sm_mhz", before.sm_mhz)),
         temp_c=cast("Span | None", words.get("temp_c", before.temp_c)),
         lost=cast("bool", words.get("lost", False)),
-        xids=tuple(cast("list[int]", words.get("xid", []))),
-        clock_events=frozenset(cast("list[str]", words.get("clock_event", []))),
+        xids=cast("tuple[int, ...]", words.get("xid", ())),
+        clock_events=frozenset(cast("tuple[str, ...]", words.get("clock_event", ()))),
     )
 
 
@@ -198,7 +198,7 @@ def _tree(tree: Tree, key: str) -> Tree:
 
 
 def _trees(value: object) -> tuple[Tree, ...]:
-    return tuple(cast("list[Tree]", value))
+    return cast("tuple[Tree, ...]", value)
 
 
 def _overrides(segment: Tree) -> Mapping[int, Tree]:

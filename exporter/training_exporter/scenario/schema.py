@@ -11,7 +11,7 @@ from typing import Any
 import voluptuous as vol
 
 from training_exporter.config import duration_seconds
-from training_exporter.documents import mapping
+from training_exporter.documents import every, mapping, sequence
 from training_exporter.model import SOURCES
 from training_exporter.runs.layout_table import WRITING
 from training_exporter.scenario.records import Span
@@ -101,9 +101,9 @@ def whole(low: int) -> Callable[[object], int]:
     return check
 
 
-def listed(item: Callable[[object], Any]) -> Callable[[object], list[Any]]:
+def listed(item: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
     """A list of `item`, or one alone."""
-    check = each(item)
+    check = sequence(item)
     return lambda value: check(value if isinstance(value, list) else [value])
 
 
@@ -135,17 +135,6 @@ def line(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def each(item: Callable[[object], Any]) -> Callable[[object], list[Any]]:
-    """A list whose every fault is named; a plain voluptuous list ends at the first."""
-
-    def check(value: object) -> list[Any]:
-        if not isinstance(value, list):
-            raise vol.Invalid("expected a list")
-        return list(_all_of(item, dict(enumerate(value))).values())
-
-    return check
-
-
 def by_rank(override: Callable[[object], Any]) -> Callable[[object], dict[int, Any]]:
     """A mapping from the number of a rank to its own words."""
 
@@ -154,29 +143,10 @@ def by_rank(override: Callable[[object], Any]) -> Callable[[object], dict[int, A
             raise vol.Invalid("expected a mapping of ranks to their own words")
         for rank in value:
             whole(0)(rank)
-        return _all_of(override, value, place=str)
+        by_key = every(override, {str(rank): words for rank, words in value.items()})  # as paths of faults name keys
+        return {int(rank): words for rank, words in by_key.items()}
 
     return check
-
-
-def _all_of(
-    item: Callable[[object], Any], values: dict[int, object], place: Callable[[int], int | str] = int
-) -> dict[int, Any]:
-    # `place` is how a key of `values` is written in the path of a fault: an index, or the text of a key
-    faults: list[vol.Invalid] = []
-    result = {key: _noting(item, value, place(key), faults) for key, value in values.items()}
-    if faults:
-        raise vol.MultipleInvalid(faults)
-    return result
-
-
-def _noting(item: Callable[[object], Any], value: object, place: int | str, faults: list[vol.Invalid]) -> object:
-    try:
-        return item(value)
-    except vol.Invalid as error:
-        error.prepend([place])
-        faults += error.errors if isinstance(error, vol.MultipleInvalid) else [error]
-        return None
 
 
 def ranks_exist(value: dict[str, Any]) -> dict[str, Any]:
@@ -246,8 +216,8 @@ _RANK = _optional(
     read=_bytes,
     write=_bytes,
     faults=_quantity,
-    children=each(_CHILD),
-    log=each(_LINE),
+    children=sequence(_CHILD),
+    log=sequence(_LINE),
 )
 
 _CHECKPOINT = mapping(
@@ -312,9 +282,9 @@ _ALERT = mapping(
 
 _EXPECT = mapping(
     _optional(
-        states=each(mapping({vol.Required("at"): duration, vol.Required("state"): text})),
-        alerts=each(_ALERT),
-        may=each(text),
+        states=sequence(mapping({vol.Required("at"): duration, vol.Required("state"): text})),
+        alerts=sequence(_ALERT),
+        may=sequence(text),
     )
 )
 
@@ -327,7 +297,7 @@ SCENARIO = vol.Schema(
                 vol.Required("ranks"): whole(1),
                 vol.Required("gpu"): _HARDWARE,
                 vol.Required("run"): _RUN,
-                vol.Required("segments"): vol.All(each(_SEGMENT), vol.Length(min=1, msg="a scenario has a segment")),
+                vol.Required("segments"): vol.All(sequence(_SEGMENT), vol.Length(1, msg="a scenario has a segment")),
                 vol.Optional("expect", default=dict): _EXPECT,
             }
         ),
