@@ -552,6 +552,20 @@ class TestMemory:
         world.pass_time(5, event("warning", severity="fatal", warning="cuda_oom", outcome="failed"))
         assert (paths, world.state[0]) == (["/data/train.log"], "failed")
 
+    def test_the_error_file_of_a_run_that_ended_meanwhile_is_still_read(self) -> None:
+        """What torchelastic left is evidence, if it is of the last worker set."""
+        world = training(environment={"TORCHELASTIC_ERROR_FILE": "/logs/attempt_1/0/error.json"})
+        world.end()
+        world.restart_exporter(30)
+        world.pass_time(5)
+        paths = {target.path for target in world.node.log_targets()}
+        states = []
+        for attempt in (0, 1):
+            file = f"/logs/attempt_{attempt}/0/error.json"
+            world.pass_time(5, event("warning", outcome="failed", file=file))
+            states.append(world.state[0])
+        assert (paths, states) == ({"/logs/attempt_1/0/error.json"}, ["ended", "failed"])
+
     def test_what_is_known_is_published_at_once_after_a_restart(self) -> None:
         """Only verdicts that could be wrong wait until rates and windows are full again."""
         world = training()

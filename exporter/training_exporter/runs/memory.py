@@ -144,6 +144,7 @@ def _identity(run: Run) -> dict[str, Any] | None:
         "job_id": found.job_id,
         "node_rank": found.node_rank,
         "logs": [asdict(target) for target in found.log_targets],
+        "error_files": [asdict(target) for target in found.error_files],
         "checkpoints": [asdict(target) for target in found.checkpoint_targets],
     }
 
@@ -156,6 +157,7 @@ def _identified(name: str, memory: Mapping[str, Any]) -> DiscoveredRun:
         job_id=str(memory["job_id"]),
         node_rank=str(memory["node_rank"]),
         log_targets=tuple(LogTarget(**target) for target in memory["logs"]),
+        error_files=tuple(LogTarget(**target) for target in memory.get("error_files", ())),
         checkpoint_targets=tuple(CheckpointTarget(**target) for target in memory["checkpoints"]),
     )
 
