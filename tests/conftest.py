@@ -36,8 +36,16 @@ SIGNALS_AGES_SECONDS = {"step": 730, "validation": 9000, "checkpoint": 5400, "lo
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` rewrites golden files and generated documents instead of comparing with them."""
+    """`--update-golden` rewrites golden files and generated documents; `--robustness` plays many more scenarios."""
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files and generated documents")
+    parser.addoption("--robustness", action="store_true", help="every scenario under every bad condition, not a few")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread over several workers a module stays together, for its shared fixtures; end-to-end tests mostly wait."""
+    for item in items:
+        if "e2e" not in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture

@@ -59,10 +59,15 @@ class Changes:
             yield Change(at_seconds, name, "absent", "", "forgotten")
 
 
-def play(scenario: Scenario) -> Iterator[tuple[int, NodeView, bool]]:
-    """Per second from the start on: its number, the picture of the node, and whether the exporter can be scraped."""
+def play(scenario: Scenario, *, restart_at: int | None = None) -> Iterator[tuple[int, NodeView, bool]]:
+    """Per second from the start on: its number, the picture of the node, and whether the exporter can be scraped.
+
+    `restart_at`: the second in which the exporter is restarted; the seconds that it is away are left out.
+    """
     playback = Playback(scenario)
     while not playback.player.ended:
+        if playback.player.second == restart_at:
+            playback.restart()
         second = playback.player.second
         view = playback.advance()
         yield second, view, playback.player.scraped
@@ -79,15 +84,21 @@ def run(file: Path, *, json: bool, openmetrics: Path | None, interval_seconds: f
     except (OSError, DocumentError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    changes, recording, due_seconds = Changes(), Recording(), 0.0
-    for second, view, scraped in play(scenario):
-        words = (change.as_json() if json else change.as_text() for change in changes.between(view, second))
-        out.writelines(f"{line}\n" for line in words)
-        if series and second >= due_seconds:
-            due_seconds += interval_seconds
-            if scraped:
-                recording.add(EPOCH_SECONDS + second, families(view))
-    if series:
+    recording = Recording() if series else None
+    said = changes_of(scenario, recording, interval_seconds=interval_seconds)
+    out.writelines(f"{change.as_json() if json else change.as_text()}\n" for change in said)
+    if series and recording is not None:
         with series:
             recording.write(series)
     return 0
+
+
+def changes_of(
+    scenario: Scenario, recording: Recording | None, *, interval_seconds: float, restart_at: int | None = None
+) -> Iterator[Change]:
+    """Every change of state as it happens; meanwhile `recording` is scraped each `interval_seconds`."""
+    changes = Changes()
+    for second, view, scraped in play(scenario, restart_at=restart_at):
+        yield from changes.between(view, second)
+        if recording is not None and scraped and second % interval_seconds < 1:
+            recording.add(EPOCH_SECONDS + second, families(view))

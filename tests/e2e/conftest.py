@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from e2e.alerting import Alertmanager, Inbox
 from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
 
 BUDGETS = {"idle": "20s", "validation": "20s", "checkpoint": "20s", "start": "60s", "progress": "600s"}
@@ -59,15 +60,17 @@ def start_job(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Job]
 
 @pytest.fixture
 def start_exporter(tmp_path: Path, gpus: GpuScript, stack: contextlib.ExitStack) -> Callable[..., Exporter]:
-    """Start the exporter on the fake GPUs; with a `job` its budgets are short and it is called `run`."""
+    """Start the exporter on the fake GPUs, or without a driver; with a `job`, it is `run` and its budgets are short."""
 
-    def start(job: Job | None = None, *, run: str = "e2e") -> Exporter:
+    def start(
+        job: Job | None = None, *, run: str = "e2e", budgets: dict[str, str] = BUDGETS, driver: bool = True
+    ) -> Exporter:
         arguments = []
         if job:
-            config = {"runs": [{"name": run, "match": {"cmdline": job.script.stem}, "budgets": BUDGETS}]}
+            config = {"runs": [{"name": run, "match": {"cmdline": job.script.stem}, "budgets": budgets}]}
             (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
             arguments = [f"--config.file={tmp_path / 'config.yml'}"]
-        exporter = Exporter(tmp_path, *arguments, env=gpus.environment())
+        exporter = Exporter(tmp_path, *arguments, env=gpus.environment() if driver else None)
         stack.callback(exporter.stop)
         return exporter
 
@@ -78,12 +81,22 @@ def start_exporter(tmp_path: Path, gpus: GpuScript, stack: contextlib.ExitStack)
 def start_prometheus(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Prometheus]:
     """Start a Prometheus with the shipped rules that scrapes one exporter."""
 
-    def start(exporter: Exporter) -> Prometheus:
-        prometheus = Prometheus(tmp_path, [f"127.0.0.1:{exporter.port}"])
+    def start(exporter: Exporter, *, alertmanager: str | None = None) -> Prometheus:
+        prometheus = Prometheus(tmp_path, [f"127.0.0.1:{exporter.port}"], alertmanager=alertmanager)
         stack.callback(prometheus.stop)
         return prometheus
 
     return start
+
+
+@pytest.fixture
+def alertmanager(tmp_path: Path, stack: contextlib.ExitStack) -> Alertmanager:
+    """A running Alertmanager that tells its inbox."""
+    inbox = Inbox()
+    stack.callback(inbox.stop)
+    alertmanager = Alertmanager(tmp_path, inbox)
+    stack.callback(alertmanager.stop)
+    return alertmanager
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*(?:t|d)?$")
 INTERPRETER_VALUE_OPTIONS = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -64,6 +65,11 @@ def invocation(command: Sequence[str] | None) -> Invocation:
 
     A process that rewrote its title has one argument with blanks; it is split there.
     """
+    return _taken_apart(tuple(command or ()))
+
+
+@lru_cache(maxsize=4096)  # each look at the processes asks again for every one of them
+def _taken_apart(command: tuple[str, ...]) -> Invocation:
     if not command:
         return Invocation("")
     words = command[0].split() if len(command) == 1 and " " in command[0] else list(command)

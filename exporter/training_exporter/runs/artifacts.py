@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from training_exporter.model import CheckpointTarget, ProcessRecord
@@ -78,6 +79,7 @@ def told(process: ProcessRecord) -> list[str]:
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
+@lru_cache(maxsize=1024)  # asked again for every rank at each look at the processes
 def directory(value: str, working_directory: str | None) -> str | None:
     """The directory that an option's value means, absolute; None for what is none (a URL, a switch, no cwd)."""
     text = value.strip("'\"")

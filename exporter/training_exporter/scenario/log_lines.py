@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from training_exporter.model import LogTarget, TailChunk
 from training_exporter.scenario.records import Counter, Line, Segment
 
+RESTORE_BYTES = 2 << 20  # as the log source reads of a log that was there before
+
 
 def render(line: Line, repetition: int, clock: str) -> str:
     """The text of a line at its `repetition`th saying (0 = the first). Raises what `str.format` raises."""
@@ -28,14 +30,19 @@ def times(line: Line, duration_seconds: float) -> list[float]:
 
 
 class LogFile:
-    """The run's only log file: grows with the clock, and is read from where the reader stopped before."""
+    """The run's only log file: grows with the clock, and is read from where the reader stopped before.
+
+    After `reopen` it is entered like one that was there before: at its end, with its last lines as a restored chunk.
+    """
 
     def __init__(self, path: str, epoch_seconds: float) -> None:
         self.path = path
         self._epoch_seconds = epoch_seconds
         self._coming: list[tuple[float, str]] = []  # (seconds from the scenario's start, text), latest first
         self._unread: list[str] = []
+        self._read: list[str] = []
         self._opened = False
+        self._restored = False
 
     def enter(self, segment: Segment) -> None:
         """Queue what is said from this segment on."""
@@ -53,16 +60,25 @@ class LogFile:
         while self._coming and self._coming[-1][0] <= at_seconds:
             self._unread.append(self._coming.pop()[1])
 
+    def reopen(self) -> None:
+        """Another exporter will read it."""
+        self._unread = [*self._read, *self._unread]
+        self._read = []
+        self._opened, self._restored = False, True
+
     def read(self, targets: Sequence[LogTarget], now: float) -> tuple[TailChunk, ...]:
         """The chunk since the last reading, when one of the targets is this file."""
         target = next((target for target in targets if target.path == self.path), None)
         if target is None or (self._opened and not self._unread):
             return ()
         opens = 0 if self._opened else 1
-        data = "".join(self._unread).encode()
+        data, restored = "".join(self._unread).encode(), self._restored
+        self._read += self._unread
         self._unread.clear()
-        self._opened = True
-        return (TailChunk(target.run, self.path, now, data, rank=target.rank, opens=opens),)
+        self._opened, self._restored = True, False
+        if restored and len(data) > RESTORE_BYTES:
+            data = data[-RESTORE_BYTES:].partition(b"\n")[2]
+        return (TailChunk(target.run, self.path, now, data, rank=target.rank, restored=restored, opens=opens),)
 
     def _text(self, line: Line, repetition: int, at_seconds: float) -> str:
         moment = datetime.fromtimestamp(self._epoch_seconds + at_seconds, tz=timezone.utc)

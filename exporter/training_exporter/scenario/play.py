@@ -44,7 +44,7 @@ class Player:
         self._log = LogFile(log, epoch_seconds) if log else None
         self._understanding = RunLogs({})
         self._segment = scenario.segments[0]
-        self._success: dict[SourceName, float] = {}
+        self._health: dict[SourceName, Health] = {}
         self._enter(self.now)
 
     @property
@@ -78,12 +78,19 @@ class Player:
             )
         )
 
+    def skip(self) -> None:
+        """Let a second pass that no exporter sees; the next one starts anew, and enters the log at its end."""
+        self._pass_second()
+        self.second += 1
+        self._health.clear()
+        self._understanding = RunLogs({})
+        if self._log:
+            self._log.reopen()
+
     def observe(self, logs: Sequence[LogTarget], checkpoints: Sequence[CheckpointTarget]) -> Observation:
         """What the sources say in this second, given what they are told to follow; then the clock moves on."""
-        at, now = float(self.second), self.now
-        while at >= self._segment.end_seconds and self._coming:
-            self._enter(now)
-        moments = self._live(at, now)
+        now = self.now
+        moments = self._pass_second()
         observation = Observation(
             now,
             gpu=self._report("gpu", 1, lambda: self._gpus.sample(self._segment, moments, now)),
@@ -93,6 +100,15 @@ class Player:
         )
         self.second += 1
         return observation
+
+    def _pass_second(self) -> tuple[Moment, ...]:
+        while self.second >= self._segment.end_seconds and self._coming:
+            self._enter(self.now)
+        return self._live(float(self.second), self.now)
+
+    def health(self) -> dict[SourceName, Health]:
+        """How the sources fare, by the last call of each; that it had nothing new is no failure."""
+        return dict(self._health)
 
     def _enter(self, now: float) -> None:
         self._segment = segment = self._coming.pop()
@@ -124,9 +140,10 @@ class Player:
         if self.second % every_seconds:
             return None
         if source in self._segment.blind or (source == "gpu" and "gpu" in self.scenario.run.absent):
-            return Report(None, Health(success=False, last_success_seconds=self._success.get(source), error="blind"))
+            before = self._health.get(source)
+            last = None if before is None else before.last_success_seconds
+            self._health[source] = health = Health(success=False, last_success_seconds=last, error="blind")
+            return Report(None, health)
         data = ask()
-        if data is None:
-            return None
-        self._success[source] = self.now
-        return Report(data, Health(success=True, duration_seconds=0.0, last_success_seconds=self.now))
+        self._health[source] = health = Health(success=True, duration_seconds=0.0, last_success_seconds=self.now)
+        return None if data is None else Report(data, health)

@@ -1,0 +1,189 @@
+"""Plays scenarios, each once a session and several at a time, and keeps what node and rules said of them.
+
+A trial is a scenario under a condition: as it stands, stretched, or with the exporter restarted. What scraping adds
+(rarer, or with failures) and which promtool evaluates is asked of the trial afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from rule_player import ROOT, Played, Recording, play, read_openmetrics
+from training_exporter import simulate
+from training_exporter.recording import Recording as OpenMetrics
+from training_exporter.scenario.load import parse, shipped
+
+SHIPPED = sorted(shipped().values())
+OWN = sorted((ROOT / "tests/scenarios").glob("*.yaml"))
+SHARED_ROOT = ROOT.parent / "shared"
+SHARED = sorted((SHARED_ROOT / "scenarios").glob("*.yaml"))
+STEP_SECONDS = 15
+
+Worsening = Callable[[Recording], Recording]
+SCRAPING: Mapping[str, Worsening] = {
+    "": lambda recording: recording,
+    "60s": lambda recording: recording.every(4),
+    "fifth_missing": lambda recording: recording.without(0.2, 1),
+    "60s_fifth_missing": lambda recording: recording.every(4).without(0.2, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One play of a scenario, and one evaluation of the rules over what it left."""
+
+    file: Path
+    promtool: str
+    scraping: str = ""  # a key of SCRAPING
+    stretch: float = 1.0  # of the segments, not of the budgets
+    restart: bool = False  # of the exporter, in the middle
+
+    @property
+    def play(self) -> Trial:
+        """The trial without what does not change the play."""
+        return Trial(self.file, "", "", self.stretch, self.restart)
+
+    @property
+    def name(self) -> str:
+        words = [f"{self.file.parent.name}-{self.file.stem}", Path(self.promtool).name, self.scraping]
+        words += [f"x{self.stretch:g}"] if self.stretch != 1.0 else []
+        return "-".join(filter(None, [*words, "restart" if self.restart else ""]))
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A scenario, the series that it left and the states of its run by second of change."""
+
+    words: dict[str, Any]
+    recording: Recording
+    changes: list[tuple[int, str]]
+
+    @property
+    def run(self) -> str:
+        return str(self.words["run"]["name"])
+
+    def states(self, first_second: int, last_second: int) -> set[str]:
+        """The states of the node's verdict at any time between two moments."""
+        before = [state for second, state in self.changes if second <= first_second]
+        return {*before[-1:], *(state for second, state in self.changes if first_second < second <= last_second)}
+
+    def is_watched(self, second: int, *, lookback_seconds: int) -> bool:
+        """Whether the exporter was scraped lately enough for the rules to know anything."""
+        start = 0
+        for segment in self.words["segments"]:
+            end = start + seconds(segment["for"])
+            if "exporter" in segment.get("blind", ()) and start <= second <= end + lookback_seconds:
+                return False
+            start = end
+        return True
+
+
+def seconds(text: str | float) -> int:
+    """A duration as scenarios write it."""
+    if not isinstance(text, str):
+        return int(text)
+    units = {"s": 1, "m": 60, "h": 3600}
+    return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
+
+
+def stretched(words: dict[str, Any], factor: float) -> dict[str, Any]:
+    """A scenario with longer or shorter segments, and the expectations moved along; bounds stay."""
+
+    def moved(entry: dict[str, Any], *keys: str) -> dict[str, Any]:
+        return entry | {key: f"{round(seconds(entry[key]) * factor)}s" for key in keys if key in entry}
+
+    segments = []
+    for segment in words["segments"]:
+        longer = moved(segment, "for")
+        longer["log"] = [moved(line, "at", "from") for line in segment.get("log", ())]
+        if "checkpoint" in segment:
+            longer["checkpoint"] = moved(segment["checkpoint"], "at")
+        segments.append(longer)
+    expect = dict(words["expect"])
+    expect["states"] = [moved(state, "at") for state in expect.get("states", ())]
+    expect["alerts"] = [moved(alert, "after", "until") for alert in expect.get("alerts", ())]
+    return {**words, "segments": segments, "expect": expect}
+
+
+def simulated(trial: Trial, folder: Path) -> Simulated:
+    """Play through everything behind the sources; the series are left in `folder`, with the changes as JSON lines."""
+    words = yaml.safe_load(trial.file.read_text())
+    text = trial.file.read_text()
+    if trial.stretch != 1.0:
+        words = stretched(words, trial.stretch)
+        text = yaml.safe_dump(words, allow_unicode=True)
+    scenario = parse(trial.file.name, text)
+    scrapes = OpenMetrics()
+    middle = int(scenario.duration_seconds / 2) if trial.restart else None
+    changes = list(simulate.changes_of(scenario, scrapes, interval_seconds=STEP_SECONDS, restart_at=middle))
+    with (folder / f"{trial.name}.om").open("w") as file:
+        scrapes.write(file)
+    (folder / f"{trial.name}.jsonl").write_text("".join(f"{change.as_json()}\n" for change in changes))
+    recording = read_openmetrics(folder / f"{trial.name}.om")
+    return Simulated(words, recording, [(change.at_seconds, change.state) for change in changes])
+
+
+def examined(trials: Iterable[Trial], folder: Path) -> tuple[Simulated, dict[Trial, Played]]:
+    """One play, and what the rules say of it in each of its trials."""
+    trials = list(trials)
+    scenario = simulated(trials[0].play, folder)
+    answers = {}
+    with TemporaryDirectory(dir=folder) as scratch:
+        for trial in trials:
+            answers[trial] = play(trial.promtool, [SCRAPING[trial.scraping](scenario.recording)], Path(scratch))
+    return scenario, answers
+
+
+class Lab:
+    """Works on all trials from its creation on, one processor each; asking for one waits for it."""
+
+    def __init__(self, trials: Iterable[Trial], folder: Path) -> None:
+        self.folder = folder
+        self._pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"))
+        by_play: dict[Trial, list[Trial]] = {}
+        for trial in dict.fromkeys(trials):
+            by_play.setdefault(trial.play, []).append(trial)
+        self._plays: dict[Trial, Future[tuple[Simulated, dict[Trial, Played]]]] = {
+            key: self._pool.submit(examined, wanted, folder) for key, wanted in by_play.items()
+        }
+
+    def answer(self, trial: Trial) -> tuple[Simulated, Played]:
+        """What the node and the rules said."""
+        scenario, answers = self._plays[trial.play].result()
+        return scenario, answers[trial]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def expect_alerts(words: Mapping[str, Any], played: Played, *, patience: int = 1) -> None:
+    """Every wanted alert in time and none that is neither wanted nor allowed; `patience` times the bound is in time."""
+    expected = words.get("expect", {})
+    wanted = expected.get("alerts", [])
+    allowed = {entry["alert"] for entry in wanted} | set(expected.get("may", ()))
+    assert played.ever("critical", "warning") - allowed == set()
+    for entry in wanted:
+        labels = {"cause": entry["cause"]} if "cause" in entry else {}
+        fired = played.minutes(entry["alert"], **labels)
+        after, within = seconds(entry["after"]) / 60, seconds(entry["within"]) / 60 * patience
+        assert fired, entry
+        assert after <= fired[0] <= after + within, entry
+        if "until" in entry:
+            assert fired[-1] <= seconds(entry["until"]) / 60, entry
+
+
+def expect_states(scenario: Simulated) -> None:
+    """The states that the scenario promises, give or take a minute."""
+    for want in scenario.words["expect"].get("states", ()):
+        at = seconds(want["at"])
+        assert want["state"] in scenario.states(at - 60, at + 60), want
