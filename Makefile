@@ -11,6 +11,10 @@ SOURCES = pyproject.toml constraints.txt README.md $(shell find exporter -name '
 # CPU builds of torch are small only on some machines (elsewhere the default wheel brings gigabytes of CUDA), so the
 # tests with a real torchrun are asked for: `make test TORCH=1`. In CI they are not optional.
 TORCH ?= $(if $(CI),1,)
+TESTED  = $(VENV)/installed-test$(if $(TORCH),-torch)
+
+# The end-to-end tests mostly wait, so more workers than cores pay.
+WORKERS ?= 4
 
 .PHONY: help run demo test lint docs bench clean
 
@@ -23,13 +27,13 @@ run: $(VENV)/installed ## start the exporter with no configuration on :14311
 demo: $(VENV)/installed ## play a stall behind the real exporter, with Prometheus and Alertmanager where installed
 	exec $(BIN)/training-exporter demo --monitoring . $(DEMO)
 
-test: $(VENV)/installed-test ## install what the tests need and run every check
+test: $(TESTED) ## install what the tests need and run every check
 	CI=$(CI) scripts/install-test-tools
 	$(MAKE) --no-print-directory lint
-	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
 	@$(if $(TORCH),:,echo "Not run: the tests with a real torchrun (they need PyTorch). make test TORCH=1 installs it and runs them.")
 
-lint: $(VENV)/installed-test ## style, types, import direction, generated files
+lint: $(TESTED) ## style, types, import direction, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,11 +41,11 @@ lint: $(VENV)/installed-test ## style, types, import direction, generated files
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python grafana/generate.py --check
 
-docs: $(VENV)/installed-test ## write the generated pages and dashboards anew
+docs: $(TESTED) ## write the generated pages and dashboards anew
 	$(BIN)/python docs/generate.py
 	$(BIN)/python grafana/generate.py
 
-bench: $(VENV)/installed-test ## measure, as ratios side by side
+bench: $(TESTED) ## measure, as ratios side by side
 	$(BIN)/python bench/run.py
 
 clean: ## remove everything that was built
@@ -61,7 +65,7 @@ $(VENV)/installed: build/wheel
 	$(PIP) --force-reinstall --no-deps build/wheel/*.whl
 	touch $@
 
-$(VENV)/installed-test: $(VENV)/installed
+$(TESTED): $(VENV)/installed
 	$(PIP) "$$(echo build/wheel/*.whl)[test$(if $(TORCH),$(comma)torch)]"
 	touch $@
 
