@@ -49,6 +49,7 @@ def main():
     while not os.path.exists("command"):
         time.sleep(0.1)
     if os.environ["RANK"] == "1":
+        os.remove("command")
         raise RuntimeError("no data")
     time.sleep(60)
 main()
@@ -93,6 +94,9 @@ class Scene:
     def processes(self) -> tuple[float | None, ...]:
         """Launchers and workers."""
         return tuple(self.value("training_run_processes", role=role) for role in ("launcher", "worker"))
+
+    def restarts(self) -> float | None:
+        return self.value("training_run_restarts_total")
 
     def state(self, state: str) -> float | None:
         return self.value("training_run_process_state", state=state)
@@ -217,14 +221,18 @@ class TestTheEnd:
 
 @pytest.mark.torch
 class TestTorch:
-    def test_an_exception_under_record(self, exporter: Exporter, tmp_path: Path) -> None:
-        """The error file of the real torchrun tells the failure of a rank whose output nobody kept."""
+    def test_exceptions_under_record(self, exporter: Exporter, tmp_path: Path) -> None:
+        """With output that nobody kept, restarts of the real torchrun are counted and its error file tells the end."""
         with job(tmp_path / "work") as made:
             scene = Scene(exporter, made, RECORDED)
             launcher = str(Path(sys.executable).with_name("torchrun"))
-            words = [sys.executable, launcher, f"--master-port={free_port()}", "--nproc-per-node=2", scene.script]
-            made.start_command(words, environment={"OMP_NUM_THREADS": "1"})
+            options = [f"--master-port={free_port()}", "--nproc-per-node=2", "--max-restarts=2"]
+            made.start_command([sys.executable, launcher, *options, scene.script], environment={"OMP_NUM_THREADS": "1"})
             scene.wait_for_ranks(60)
+            for count in (1, 2):
+                scene.command("fail")
+                scene.expect(f"restart {count}", lambda count=count: scene.restarts() == count, seconds=60)
+                scene.expect("a whole worker set", lambda: scene.processes() == (1, 2))
             scene.command("fail")
             scene.expect("torchrun gives up", lambda: made.process is not None and made.process.poll(), seconds=60)
             scene.expect_end("failed")

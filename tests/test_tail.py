@@ -12,7 +12,7 @@ import pytest
 
 from training_exporter.logs import RunLogs
 from training_exporter.model import LogTarget, TailChunk
-from training_exporter.sources import tail_file
+from training_exporter.sources import tail_file, tail_pattern
 from training_exporter.sources.tail import TailSource
 
 
@@ -275,6 +275,26 @@ class TestHostilePaths:
         assert [(chunk.run, chunk.data) for chunk in tail.collect()] == [("b", b"alive\n")]
         release.set()
         wait_for(lambda: any(chunk.run == "a" and chunk.readable for chunk in tail.collect()))
+
+    def test_many_patterns_on_a_dead_mount_cost_one_deadline_a_round(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One is tried before the others of its file system."""
+        release = threading.Event()
+
+        def never(*_: object, **__: object) -> int:
+            release.wait(30)
+            raise OSError
+
+        monkeypatch.setattr(tail_pattern, "open_below", never)
+        tail = TailSource(ManualClock(), deadline_seconds=0.05)
+        tail.follow([LogTarget("a", str(tmp_path / f"{number}/*.log")) for number in range(5)])
+        stuck = []
+        for _ in range(2):
+            tail.collect()
+            stuck.append(len(tail._offload.stuck))
+        release.set()
+        assert stuck == [1, 2]
 
 
 class TestCounting:

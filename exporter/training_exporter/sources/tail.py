@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -86,23 +86,26 @@ class TailSource:
             self._waker.close()
 
     def _read(self, now: float) -> list[tuple[Key, Reading | None]]:
-        """The answers of this round.
+        """The answers of this round."""
+        due = [key for key, entry in self._entries.items() if entry.twin_until_seconds <= now]
+        return [answer for keys in self._careful(due) for answer in self._ask(keys, now)]
 
-        On each file system one file is tried before the others, which are left for the next round when it does not
+    def _careful(self, keys: Iterable[Key]) -> Iterator[list[Key]]:
+        """The keys in portions, each to be asked before the next is taken.
+
+        On each file system one path is tried before the others, which are left for the next round when it does not
         answer: a dead mount with many logs costs one deadline a round, not one a log.
         """
         stuck = self._offload.stuck
-        groups: dict[tuple[str, str], list[Key]] = {}
         mounts = MountTable.read()
-        for key, entry in self._entries.items():
-            if entry.twin_until_seconds <= now and key not in stuck:
+        groups: dict[tuple[str, str], list[Key]] = {}
+        for key in keys:
+            if key not in stuck:
                 groups.setdefault((key[1], mounts.point(key[2]) if key[1] == "/" else ""), []).append(key)
-        answers: list[tuple[Key, Reading | None]] = []
         for first, *others in groups.values():
-            answers += self._ask([first], now)
+            yield [first]
             if first not in self._offload.stuck:
-                answers += self._ask(others, now)
-        return answers
+                yield others
 
     def _ask(self, keys: Sequence[Key], now: float) -> list[tuple[Key, Reading | None]]:
         entries = [(key, self._entries[key]) for key in keys]
@@ -155,9 +158,10 @@ class TailSource:
         }
         if due:
             self._expanded_seconds = now
-        answers = self._offload.run((key, partial(expand, target)) for key, target in wanted.items())
-        for key, found in answers.items():
-            self._found[wanted[key]] = found
+        for keys in self._careful(wanted):
+            answers = self._offload.run((key, partial(expand, wanted[key])) for key in keys)
+            for key, found in answers.items():
+                self._found[wanted[key]] = found
 
     def _choose(self, targets: Sequence[LogTarget], known: set[LogTarget], now: float) -> None:
         """Keep the place in files still wanted, begin the new ones, remember for a while those no longer wanted."""
