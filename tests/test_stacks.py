@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from training_exporter.report import stacks
-from training_exporter.report.stacks import Stack, StacksError
+from training_exporter.report.stacks import Rights, Stack
 
 MAIN = """Process 4242: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -79,13 +79,24 @@ class TestDump:
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """Without py-spy the way to get it is said."""
         monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(StacksError, match=r"pip install 'training-exporter\[stacks\]'"):
-            stacks.dump(1)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        (found,) = stacks.collect([(0, 1), (1, 2)])
+        assert found.ranks == (0, 1)
+        assert found.error == "py-spy is not installed: pip install 'training-exporter[stacks]'"
+
+    def test_beside_this_python(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """py-spy of the same virtual environment is found though that is not activated."""
+        program = tmp_path / "py-spy"
+        program.write_text('#!/bin/sh\necho "$@"\n')
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        monkeypatch.setenv("PATH", "/nowhere:/bin")
+        assert stacks.dump(7) == "dump --nonblocking --pid 7\n"
 
     @pytest.mark.parametrize(
         ("message", "expected"),
         [
-            ("Error: Permission Denied", "CAP_SYS_PTRACE"),
+            ("Error: Permission Denied", "not permitted: "),
             ("Error: no such process", "no such process"),
             ("", "without"),
         ],
@@ -95,14 +106,13 @@ class TestDump:
         program = tmp_path / "py-spy"
         program.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
         program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
         with pytest.raises(OSError, match=expected):
             stacks.dump(1)
 
     @pytest.mark.skipif(shutil.which("py-spy", path=str(Path(sys.executable).parent)) is None, reason="no py-spy here")
-    def test_blocked_on_a_fifo(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_blocked_on_a_fifo(self, tmp_path: Path) -> None:
         """A process that waits for a FIFO shows the frame that opens it."""
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         fifo, ready, script = tmp_path / "fifo", tmp_path / "ready", tmp_path / "blocked.py"
         os.mkfifo(fifo)
         script.write_text(
@@ -122,6 +132,35 @@ class TestDump:
         finally:
             process.kill()
             process.wait()
-        if found[0].error is not None and "CAP_SYS_PTRACE" in found[0].error:
+        if found[0].error is not None and found[0].error.startswith("not permitted"):
             pytest.skip("ptrace is not permitted here")
         assert any("load_shard (blocked.py:4)" in frame for frame in found[0].frames)
+
+
+class TestMissingRight:
+    @pytest.mark.parametrize(
+        ("rights", "expected"),
+        [
+            (Rights(owner=1000, own=1001, may_trace=False, ptrace_scope=0), "belongs to user 1000: run as that user"),
+            (Rights(owner=1000, own=1001, may_trace=False, ptrace_scope=1), "belongs to user 1000: run as that user"),
+            (Rights(owner=1000, own=1000, may_trace=False, ptrace_scope=1), "kernel.yama.ptrace_scope is 1"),
+            (Rights(owner=1000, own=1000, may_trace=False, ptrace_scope=0), "CAP_SYS_PTRACE is missing"),
+            (Rights(owner=None, own=1000, may_trace=False, ptrace_scope=0), "CAP_SYS_PTRACE is missing"),
+            (Rights(owner=1000, own=0, may_trace=False, ptrace_scope=0), "--cap-add SYS_PTRACE"),
+            (Rights(owner=1000, own=0, may_trace=True, ptrace_scope=2), "another user namespace"),
+            (Rights(owner=0, own=0, may_trace=True, ptrace_scope=3), "before the next boot"),
+        ],
+    )
+    def test_names_what_is_in_the_way(self, rights: Rights, expected: str) -> None:
+        """The right that is missing is named, with the way to have it."""
+        assert expected in stacks.missing_right(rights)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+    def test_a_stranger_is_told(self) -> None:
+        """Nobody asks for the stack of a process of root, and is told whose it is."""
+        code = (  # changes the user after the start, because nobody might not be allowed to start this Python
+            "import os; from training_exporter.report import stacks; os.setgroups([]); os.setresgid(*3 * (65534,));"
+            "os.setresuid(*3 * (65534,)); print(stacks.collect([(0, os.getppid())]))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert "the process belongs to user 0: run as that user" in done.stdout

@@ -62,7 +62,7 @@ def run(options: StatusOptions, out: TextIO, progress: TextIO = sys.stderr) -> i
                 out.write("\x1b[H\x1b[2J")
             _write(found, options, out, colour=colour)
             code = exit_code(found)
-    except (StatusError, DocumentError, stacks.StacksError) as error:
+    except (StatusError, DocumentError) as error:
         progress.write(f"{error}\n")
         return CANNOT_TELL
     return code
@@ -122,7 +122,12 @@ def _documents(options: StatusOptions, progress: TextIO) -> Iterator[Document]:
         yield fetch(options.url)
         while options.watch:
             time.sleep(options.seconds)
-            yield fetch(options.url)
+            try:
+                found = fetch(options.url)
+            except StatusError as error:  # it may be restarting, and who watches goes on watching
+                progress.write(f"{error}\n")
+            else:
+                yield found
         return
     path = options.serve.config_file
     monitor = Monitor(config.load(path) if path else config.Config(), options.serve, SystemClock())

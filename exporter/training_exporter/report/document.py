@@ -142,7 +142,7 @@ def _judgement(run: RunView, view: NodeView) -> Document:
         "activity": {signal: _wall(seconds, view) for signal, seconds in run.activity_seconds.items()},
         "blind": sorted(source for source, blind in run.blind.items() if blind),
         "absent": sorted(source for source, absent in run.absent.items() if absent),
-        "expected": expectation(run),
+        "expected": expectation(run, view.time_seconds),
         "pages_at": _wall(page_time_seconds(run, view), view),
         "at_risk": risk(run, view),
     }
@@ -184,6 +184,7 @@ def _progress(run: RunView, view: NodeView) -> Document:
         "phase": run.phase,
         "phase_start": _wall(run.phase_start_seconds, view),
         "phase_ratio": run.phase_progress_ratio,
+        "last_phase_seconds": run.last_phase_seconds,
         "step": run.step,
         "steps_target": run.steps_target,
         "steps_total": run.steps_total,

@@ -10,6 +10,9 @@ from training_exporter.report.history import Rates
 from training_exporter.report.words import duration, percent, plural, size
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView
 
+# Phases that are expected to end.
+_PASSING_PHASES = ("starting", "validating", "checkpointing")
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:
@@ -25,11 +28,11 @@ def witnesses(run: RunView, view: NodeView, rates: Rates, *, private: bool) -> t
     return tuple(_witnesses(run, view, rates, private=private))
 
 
-def expectation(run: RunView) -> str | None:
-    """How silent the run is and may be, in one sentence; None if nothing is expected of it."""
+def expectation(run: RunView, now: float) -> str | None:
+    """How long its phase may be expected to last, how silent it is and may be; None if nothing is expected of it."""
     if not run.alive:
         return None
-    parts = []
+    parts = [_phase(run, now)] if run.phase in _PASSING_PHASES and run.phase_start_seconds is not None else []
     for budget, spent, what in (
         ("idle", run.idle_seconds, "no sign of life"),
         ("progress", run.no_progress_seconds, "no progress"),
@@ -38,6 +41,11 @@ def expectation(run: RunView) -> str | None:
         if allowed is not None and spent is not None:
             parts.append(f"{what} for {duration(spent)} ({duration(allowed)} allowed)")
     return "; ".join(parts).capitalize() + "." if parts else None
+
+
+def _phase(run: RunView, now: float) -> str:
+    words = f"{run.phase} for {duration(now - (run.phase_start_seconds or now))}"
+    return words if run.last_phase_seconds is None else f"{words}, the last took {duration(run.last_phase_seconds)}"
 
 
 def page_time_seconds(run: RunView, view: NodeView) -> float | None:
