@@ -22,10 +22,10 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 run: $(VENV)/installed ## start the exporter with no configuration on :14311
-	exec $(BIN)/training-exporter
+	exec $(BIN)/training-exporter $(ARGS)
 
 demo: $(VENV)/installed ## play a stall behind the real exporter, with Prometheus and Alertmanager where installed
-	exec $(BIN)/training-exporter demo --monitoring . $(DEMO)
+	exec $(BIN)/training-exporter demo --monitoring . $(ARGS)
 
 test: $(TESTED) ## install what the tests need and run every check
 	CI=$(CI) scripts/install-test-tools
