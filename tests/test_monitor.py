@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeClock
 from training_exporter import monitor
 from training_exporter.config import Config, Match, RunConfig
-from training_exporter.model import LogTarget, Observation, TailChunk
+from training_exporter.model import Health, LogTarget, Observation, Report, TailChunk
 from training_exporter.monitor import LogReader, Monitor
 from training_exporter.options import ServeOptions
 from training_exporter.runs.node import Node
@@ -152,3 +152,21 @@ class TestMonitor:
         """With every collector off the exporter is ready at once and reports no health for them."""
         assert whole.ready()
         assert whole.view().health == {}
+
+    def test_a_driver_that_was_only_just_asked_has_not_failed(
+        self, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+    ) -> None:
+        """Before the GPUs have answered or failed once there is no news of them, so that no run looks blind."""
+        seen: list[Observation] = []
+
+        def observe(_: Node, observation: Observation) -> NodeView:
+            seen.append(observation)
+            return NodeView(clock.now(), 0.0)
+
+        monkeypatch.setattr(Node, "observe", observe)
+        watching = Monitor(Config(), ServeOptions(collectors=frozenset({"gpu"})), clock)
+        watching.tick()
+        health = Health(success=False, error="no driver")
+        monkeypatch.setattr(watching._gpu, "health", lambda: health)
+        watching.tick()
+        assert [observation.gpu for observation in seen[-2:]] == [None, Report(None, health)]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from training_exporter.logs import RunLogs, side_targets
-from training_exporter.model import Health, LogBatch, LogTarget, Observation, Report, SourceName
+from training_exporter.model import GpuSample, Health, LogBatch, LogTarget, Observation, Report, SourceName
 from training_exporter.runs.discovery import environment_keys, interesting
 from training_exporter.runs.node import Node
 from training_exporter.runs.view import NodeView
@@ -183,9 +183,7 @@ class Monitor:
     def ready(self) -> bool:
         """Whether every enabled source has answered or failed once."""
         health = self._health()
-        return all(
-            health[name].duration_seconds is not None or health[name].error is not None for name in self._collectors
-        )
+        return all(_heard(health[name]) for name in self._collectors)
 
     def healthy(self) -> bool:
         """Whether the tick runs; never depends on a source."""
@@ -204,7 +202,7 @@ class Monitor:
         observation = Observation(
             time_seconds=now,
             wall_shift_seconds=self._clock.wall_shift(),
-            gpu=self._gpu.drain() if "gpu" in self._collectors else None,
+            gpu=self._gpu_report(),
             processes=self._processes.take(),
             logs=self._log_report(),
             checkpoints=self._checkpoints.take(),
@@ -219,6 +217,13 @@ class Monitor:
 
     def _wake_logs(self) -> None:
         self._log_worker.wake()
+
+    def _gpu_report(self) -> Report[tuple[GpuSample, ...]] | None:
+        if "gpu" not in self._collectors:
+            return None
+        report = self._gpu.drain()
+        # one that was only just asked has not failed
+        return report if report.health.success or _heard(report.health) else None
 
     def _log_report(self) -> Report[tuple[LogBatch, ...]] | None:
         batches = self._reader.drain()
@@ -262,6 +267,11 @@ class Monitor:
             else:
                 self._tick_failing = False
             self._stop.wait(TICK_SECONDS)
+
+
+def _heard(health: Health) -> bool:
+    """Whether a source has answered or failed once."""
+    return health.duration_seconds is not None or health.error is not None
 
 
 def _recall(state: StateFile) -> Mapping[str, Any] | None:
