@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nodes import record
-from training_exporter.model import Rank
+from training_exporter.model import CheckpointTarget, DirectoryListing, FileEntry, Rank
+from training_exporter.runs.roles import is_uncounted
+from training_exporter.runs.run import Run
 from training_exporter.runs.side_targets import error_files, event_files
 
 
@@ -33,6 +35,16 @@ class TestEventFiles:
     def test_without_a_rank_there_are_none(self) -> None:
         """A launcher alone writes no events."""
         assert event_files("job", ()) == ()
+
+    def test_those_among_checkpoints_are_progress_of_the_log_too(self) -> None:
+        """`output_dir/runs` of the HF Trainer lies in a directory that is scanned anyway."""
+        run = Run("job", None, is_uncounted)
+        for second in (1, 2):
+            entry = FileEntry("runs/Nov29/events.out.tfevents.1700000000.node.17.0", 100 * second, 1e9 + second)
+            run.observe_checkpoints(
+                DirectoryListing(CheckpointTarget("job", "/out"), float(second), 1e9 + second, entries=(entry,))
+            )
+        assert run.signals == {"log": 2.0}
 
 
 class TestErrorFiles:
