@@ -142,3 +142,34 @@ class TestNovelty:
         batches = [run.say(f"Map:  {n}%|#  | {n * 977}/100000 [00:01<00:09, 9 examples/s]\n") for n in range(1, 8)]
         assert [batch.novel for batch in batches[-3:]] == [True, True, True]
         assert {(event.event, event.setup) for batch in batches for event in batch.events} == {("progress", True)}
+
+
+class TestRestoredEnds:
+    STEPS = "step 10 | loss 2.0 | lr 1e-4\nstep 20 | loss 1.0 | lr 1e-4\n"
+    CRASH = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nRuntimeError: lost\n'
+
+    def restored(self, run: Run, *texts: str) -> LogBatch:
+        """The batch of existing files that are entered together."""
+        chunks = [
+            TailChunk("r", f"{number}.log", run.now, text.encode(), restored=True) for number, text in enumerate(texts)
+        ]
+        return run.logs.consume(chunks, run.now)[0]
+
+    @pytest.mark.parametrize(
+        "texts",
+        [
+            pytest.param((STEPS + CRASH, STEPS + CRASH), id="both-have-all"),
+            pytest.param((CRASH, STEPS), id="output-apart-from-errors"),
+        ],
+    )
+    def test_steps_in_another_file_outlive_nothing(self, run: Run, texts: tuple[str, str]) -> None:
+        """What a file tells of the end is judged by that file."""
+        batch = self.restored(run, *texts)
+        assert (batch.outlived, "failed" in {event.outcome for event in batch.events}) == (False, True)
+
+    @pytest.mark.parametrize("end", [CRASH, "Training complete!\n"])
+    def test_an_attempt_behind_an_end(self, run: Run, end: str) -> None:
+        """The end is that of an attempt before: it is left out, and the batch says so."""
+        batch = self.restored(run, self.STEPS + end + self.STEPS)
+        assert (batch.outlived, {event.outcome for event in batch.events}) == (True, {None})
+        assert [event.event for event in batch.events if event.event == "train_end"] == []

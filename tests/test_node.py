@@ -512,6 +512,17 @@ class TestMemory:
             2700.0,
         )
 
+    def test_how_a_run_ended_survives_its_logs(self) -> None:
+        """They are read again: the one with the exception, and another that has the steps only."""
+        world = training()
+        world.end(event("warning", warning="traceback", severity="fatal", outcome="failed"))
+        world.pass_time(5)
+        before = world.state
+        world.restart_exporter(5)
+        world.say(step(500), restored=True)
+        world.pass_time(5)
+        assert (before, world.state) == (("failed", ""), ("failed", ""))
+
     def test_a_restored_log_moves_and_counts_nothing(self) -> None:
         """It sets the step and the phase of an exporter that comes late."""
         world = World()

@@ -198,9 +198,10 @@ class TestRestored:
         )
 
     def test_the_end_of_an_earlier_attempt_in_the_same_file_is_over(self) -> None:
-        """Steps come after it."""
+        """Also where it is remembered from before a restart."""
         progress = LogProgress()
-        read(progress, event("train_end", "done"), event("train_begin"), step(3), restored=True)
+        read(progress, event("train_end", "done"))
+        progress.observe(LogBatch("job", 100.0, (event("train_begin"), step(3)), restored=True, outlived=True))
         assert progress.done is False
 
     def test_an_end_that_was_read_live_is_final(self) -> None:

@@ -298,6 +298,7 @@ class LogBatch:
     files: tuple[str, ...] = ()  # those that are being read
     readable: bool = True  # False: there are targets and none can be read
     error: str | None = None
+    outlived: bool = False  # restored: a file shows how an attempt ended, and then the training of a later one
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------

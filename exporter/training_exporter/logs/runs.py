@@ -15,6 +15,7 @@ from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
 INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
 MAX_INCIDENTS = 256  # message, class and outcome; the rules know some 60 messages
+_TRAINS = frozenset({"train_begin", "epoch_begin", "train_step"})
 MAX_FILES = 512  # of a run; the one that was silent longest is forgotten first
 
 
@@ -41,6 +42,7 @@ class _Growth:
     rotations: int = 0
     truncations: int = 0
     novel: bool = False
+    outlived: bool = False
 
 
 @dataclass(slots=True)
@@ -125,6 +127,7 @@ class RunLogs:
             files=tuple(path for path, file in logs.items() if file.readable),
             readable=any(file.readable for file in logs.values()),
             error=next((file.error for file in logs.values() if file.error), None),
+            outlived=growth.outlived,
         )
 
     def _chunk(self, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
@@ -155,6 +158,10 @@ class RunLogs:
         growth.novel |= parser.take_novel()
         if chunk.data and parser.last_line:
             run.last_line = parser.last_line
+        if chunk.restored:
+            current = _without_outlived(events)
+            growth.outlived |= len(current) < len(events)
+            events = current
         self._take(run, file, events, growth)
 
     def _side(self, run: _Run, side: SideFile, chunk: TailChunk, growth: _Growth) -> None:
@@ -204,3 +211,17 @@ class RunLogs:
             run.lead_step = event.step if event.step is not None else run.lead_step
             return True
         return False
+
+
+def _without_outlived(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """An existing log without the ends of attempts that a later one follows, in this file alone.
+
+    Another file of the run may have the same lines, or the exception without the steps.
+    """
+    last = max((index for index, event in enumerate(events) if event.event in _TRAINS), default=0)
+    return [event for index, event in enumerate(events) if index >= last or not _is_end(event)]
+
+
+def _is_end(event: LogEvent) -> bool:
+    ends = event.outcome is not None or event.severity == "fatal"
+    return ends or event.event == "train_end" or event.phase == "done"

@@ -103,6 +103,8 @@ class LogProgress:
         moves = Moves(log=batch.novel and not batch.restored)
         phases: list[str] = []
         self._restoring = batch.restored
+        if batch.outlived:
+            self.done = False
         for event in batch.events:
             self._take(event, moves, phases)
         moves.phases = tuple(phases)
@@ -135,8 +137,6 @@ class LogProgress:
         if kind == "train_end" or event.outcome == "finished" or event.phase == "done":
             self.done = self.shown = True
             phases.append("done")
-        elif self._restoring and self.done and kind in ("train_begin", "train_step", "epoch_begin"):
-            self.done = False  # the end of an earlier attempt that wrote into the same file
         if event.metrics:
             self._take_metrics(event)
 

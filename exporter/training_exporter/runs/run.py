@@ -295,9 +295,9 @@ class Run:
         self._memory_gone = {number: self._memory_gone.get(number, now) for number in gone}
 
     def _note_evidence(self, batch: LogBatch) -> None:
+        if batch.outlived:
+            self.evidence = Evidence()
         for event in batch.events:
-            if batch.restored and event.event in ("train_begin", "train_step"):
-                self.evidence = Evidence()  # what stands before it in an existing log, the run outlived
             if event.file is None or self._is_of_this_worker_set(event.file):
                 self.evidence.observe(event)
 
