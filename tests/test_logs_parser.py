@@ -127,6 +127,25 @@ class TestRedraws:
         events = parser.feed(b"\rEpoch 0:  11%|#   | 11/100 [00:01<00:09,  9it/s]", 1.0)
         assert [(event.event, event.step) for event in events] == [("train_step", 10)]
 
+    @pytest.mark.parametrize(
+        ("text", "epoch"),
+        [
+            ("Epoch 1/3:  70% 14/20 [00:08<00:10, 1.00it/s, loss=0.051]", 1.0),
+            ("Epoch 1/3: 14/20 [00:08<00:10, 1.00it/s, loss=0.051]", 1.0),
+            ("Epoch 1: 14/20 [00:08<00:10, 1.00it/s]", 1.0),
+            ("Training:  70% 14/20 [00:08<00:10, 1.00it/s, loss=0.051]", None),
+            (" 70% 14/20 [00:08<00:10, 1.00it/s]", None),
+            ("14/20 [00:08<00:10,  3.2s/it]", None),
+            ("Training:  70% 14.0k/20.0k [00:08<00:10, 1.00kit/s]", None),
+        ],
+    )
+    def test_bar_without_its_bar(self, text: str, epoch: float | None) -> None:
+        """`bar_format` leaves it out, and so does a narrow terminal: the step is the count, not the total."""
+        events = LogParser().feed(f"{text}\n".encode(), 0.0)
+        assert [(event.event, event.step, event.step_total, event.epoch) for event in events] == [
+            ("train_step", 14, 20, epoch)
+        ]
+
     def test_bar_that_stands_there_is_read_after_a_pause(self) -> None:
         """The last drawing, which no carriage return ended yet, counts once it has stood for two seconds."""
         parser = LogParser()

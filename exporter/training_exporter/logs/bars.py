@@ -14,7 +14,8 @@ _TQDM = re.compile(
     r"(?:\s*\[(?P<meta>[^\]]*)\])?"
 )
 _TQDM_OPEN = re.compile(
-    rf"^(?P<desc>[^|]{{0,80}}?)\s*(?P<n>{N})(?:it|\s?[a-z]+|ex)?\s\[(?P<meta>{T}[^\]]*/(?:s|it|[a-z]+)[^\]]*)\]"
+    rf"^(?P<desc>[^|]{{0,80}}?)\s*(?:{N}%)?\s*(?P<n>{N}){_SCALE}(?:/(?P<total>{N}|\?){_SCALE})?(?:it|\s?[a-z]+|ex)?"
+    rf"\s\[(?P<meta>{T}[^\]]*/(?:s|it|[a-z]+)[^\]]*)\]"
 )
 _RICH = re.compile(
     rf"^(?P<desc>[^|]{{0,80}}?)\s*(?:{N}%)?\s*[━╸╺╴─]{{3,}}\s*(?:{N}%)?\s*(?P<n>{N})/(?P<total>{N}|--|\?)\s*"
