@@ -95,16 +95,47 @@ class TestFiles:
 
 class TestPipes:
     def test_tee(self) -> None:
-        """Every file that tee writes; the descriptor of its own output is none of them."""
+        """One file of those that tee writes: all have the same text."""
         launcher, ranks = _piped()
         tee = process(90, 1, "tee -a x.log y.log", input_pipe="pipe:[7]", open_files=(f"{CWD}/x.log", f"{CWD}/y.log"))
-        assert _paths(_run(table(launcher, ranks, tee))) == [f"{CWD}/x.log", f"{CWD}/y.log"]
+        assert _paths(_run(table(launcher, ranks, tee))) == [f"{CWD}/x.log"]
 
     def test_tee_of_another_user(self) -> None:
         """Where descriptors cannot be seen, the command tells."""
         launcher, ranks = _piped()
         tee = process(90, 1, "tee -a x.log /y.log", input_pipe="pipe:[7]")
-        assert _paths(_run(table(launcher, ranks, tee))) == [f"{CWD}/x.log", "/y.log"]
+        assert _paths(_run(table(launcher, ranks, tee))) == [f"{CWD}/x.log"]
+
+    @pytest.mark.parametrize(
+        ("descriptors", "opened"),
+        [
+            pytest.param({1: "/nohup.out", 2: "/nohup.out"}, ("/nohup.out", "/x.log"), id="a-second-copy"),
+            pytest.param({1: "/x.log", 2: "/shell.txt"}, ("/shell.txt", "/x.log"), id="complaints-elsewhere"),
+        ],
+    )
+    def test_the_descriptors_of_tee(self, descriptors: dict[int, str], opened: tuple[str, ...]) -> None:
+        """Its output repeats the file, and its complaints are no text of the run."""
+        launcher, ranks = _piped()
+        outputs = tuple(OutputTarget(number, "file", path) for number, path in descriptors.items())
+        tee = process(90, 1, "tee /x.log", input_pipe="pipe:[7]", outputs=outputs, open_files=opened)
+        assert _paths(_run(table(launcher, ranks, tee))) == ["/x.log"]
+
+    @pytest.mark.parametrize("command", ["tee", "tee /dev/stderr", "cat", "ts '%H:%M'"])
+    def test_output_of_a_reader_that_opens_nothing(self, command: str) -> None:
+        """Its output is where the text is."""
+        launcher, ranks = _piped()
+        outputs = (OutputTarget(1, "file", "/nohup.out"), OutputTarget(2, "file", "/shell.txt"))
+        reader = process(
+            90, 1, command, input_pipe="pipe:[7]", outputs=outputs, open_files=("/nohup.out", "/shell.txt")
+        )
+        assert _paths(_run(table(launcher, ranks, reader))) == ["/nohup.out"]
+
+    def test_two_tees_in_a_row(self) -> None:
+        """The second has what the first has."""
+        launcher, ranks = _piped()
+        first = process(90, 1, "tee /a", input_pipe="pipe:[7]", outputs=to_pipe(8), open_files=("/a",))
+        second = process(91, 1, "tee /b", input_pipe="pipe:[8]", open_files=("/b",))
+        assert _paths(_run(table(launcher, ranks, first, second))) == ["/a"]
 
     def test_a_pipeline(self) -> None:
         """A filter in between is followed; a pipe that leads back into itself ends the search."""

@@ -91,16 +91,17 @@ class Outputs:
                 self._missed.add(output.kind)
 
     def _follow_pipe(self, output: OutputTarget, depth: int = 0) -> bool:
-        """The files that the readers of a pipe write (tee writes them all), or write into their own pipes."""
+        """The file in which what goes through a pipe ends up: one for each of its readers, or for theirs."""
         found = False
         for reader in self._tree.records.values():
             if reader.input_pipe != output.path or depth >= MAX_PIPES:
                 continue
-            for path in reader.open_files or _tee_files(reader):
+            if path := _written(reader):
                 self._add(reader, path, None)
                 found = True
-            onward = [t for t in reader.outputs if t.kind == "pipe" and t.path != output.path]
-            found |= any([self._follow_pipe(target, depth + 1) for target in onward])  # noqa: C419  all of them, not the first
+            else:  # its own complaints, on descriptor 2, are no text of the run
+                onward = [target for target in reader.outputs if target.kind == "pipe" and target.descriptor == 1]
+                found |= any([self._follow_pipe(target, depth + 1) for target in onward])  # noqa: C419  all of them, not the first
         return found
 
     def _from_scheduler(self, process: ProcessRecord, rank: Rank | None) -> bool:
@@ -175,10 +176,21 @@ def _carries_output(record: ProcessRecord, job: str | None) -> bool:
     )
 
 
+def _written(reader: ProcessRecord) -> str | None:
+    """The file into which the reader of a pipe puts what it reads: what tee was told to write, else its output.
+
+    The same text may go into several files and on through the output; read twice it would count twice.
+    """
+    descriptors = {target.path for target in reader.outputs if target.kind == "file"}
+    opened = [path for path in reader.open_files if path not in descriptors]
+    output = [target.path for target in reader.outputs if target.kind == "file" and target.descriptor == 1]
+    return next(iter((*opened, *_tee_files(reader), *output)), None)
+
+
 def _tee_files(reader: ProcessRecord) -> tuple[str, ...]:
     """The files that tee was told to write, where its descriptors cannot be seen."""
     call = invocation(reader.command)
     if call.name != "tee" or reader.working_directory is None:
         return ()
-    words = [word for word in call.arguments if not word.startswith("-")]
+    words = [word for word in call.arguments if not word.startswith(("-", "/dev/"))]  # tee /dev/stderr
     return tuple(str(PurePosixPath(reader.working_directory, word)) for word in words)
