@@ -114,14 +114,15 @@ def paced(folder: Path, log: Path) -> dict[str, float]:
         followers = {}
         for name, start in (("mtail", mtail), ("ours", ours)):
             for kind in ("at rest", "at a pace"):
-                (folder / kind).write_bytes(b"")
-                followers[name, kind] = stack.enter_context(start(folder, folder / kind))
+                (folder / kind).mkdir(exist_ok=True)  # of its own, as a change in a directory wakes its followers
+                (folder / kind / "growing.log").write_bytes(b"")
+                followers[name, kind] = stack.enter_context(start(folder / kind, folder / kind / "growing.log"))
         for follower in followers.values():
             wait_until("it follows", lambda follower=follower: follower.lines() >= 0, seconds=60)
         time.sleep(5)  # each has looked for its files
         before = {key: follower.cpu_seconds() for key, follower in followers.items()}
         began = time.monotonic()
-        with (folder / "at a pace").open("a", encoding="utf-8") as file:
+        with (folder / "at a pace/growing.log").open("a", encoding="utf-8") as file:
             for count, line in enumerate(lines, 1):
                 file.write(line)
                 file.flush()

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from training_exporter.clock import SystemClock
+from training_exporter.model import LogTarget
 from training_exporter.sources.mounts import MountTable
+from training_exporter.sources.tail import TailSource
 from training_exporter.sources.tail_wake import Waker
 
 
@@ -58,3 +61,21 @@ class TestWaker:
         waker.watch([])
         assert waker._watches == {}
         waker.close()
+
+
+class TestListening:
+    def test_busy_directories_are_left_to_the_poll(self, tmp_path: Path) -> None:
+        """A directory is listened to after a round in which its logs were quiet, and not while they grow."""
+        log = tmp_path / "train.log"
+        log.write_bytes(b"")
+        source = TailSource(SystemClock(), wake=lambda: None)
+        source.follow([LogTarget("run", str(log))])
+        heard = []
+        for line in (b"", b"a line\n", b""):
+            with log.open("ab") as file:
+                file.write(line)
+            source.collect()
+            assert source._waker is not None
+            heard.append(str(tmp_path) in source._waker._watches)
+        source.close()
+        assert heard == [True, False, True]

@@ -75,8 +75,14 @@ class TailSource:
         known = set(self._found)
         self._expand(targets, now)
         self._choose(targets, known, now)
-        chunks = [chunk for key, reading in self._read(now) for chunk in self._take(key, reading, now)]
-        self._watch(behind=any(chunk.unread_bytes for chunk in chunks))
+        chunks: list[TailChunk] = []
+        growing: set[str] = set()
+        for key, reading in self._read(now):
+            taken = self._take(key, reading, now)
+            chunks += taken
+            if any(chunk.data for chunk in taken):
+                growing.add(posixpath.dirname(key[2]))
+        self._watch(growing, behind=any(chunk.unread_bytes for chunk in chunks))
         return tuple(chunks)
 
     def close(self) -> None:
@@ -198,8 +204,10 @@ class TailSource:
         taken = {(other[0], entry.label) for other, entry in self._entries.items()}
         return key[2] if (key[0], key[2]) not in taken else f"{key[1]}:{key[2]}"
 
-    def _watch(self, *, behind: bool) -> None:
+    def _watch(self, growing: set[str], *, behind: bool) -> None:
+        """Listen where it is quiet: to hear of each line of a busy log would cost more than to read it."""
         if behind and self._wake is not None:
             self._wake()
         if self._waker is not None:
-            self._waker.watch(posixpath.dirname(path) for _, root, path in self._entries if root == "/")
+            followed = {posixpath.dirname(path): None for _, root, path in self._entries if root == "/"}
+            self._waker.watch(directory for directory in followed if directory not in growing)
