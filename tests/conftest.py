@@ -128,6 +128,7 @@ def _run() -> RunView:
         idle_seconds=30.0,
         no_progress_seconds=30.0,
         hints=("pipe the output through `| tee FILE`",),
+        last_phase_seconds=1500.0,
     )
 
 

@@ -18,14 +18,19 @@ import yaml
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from training_exporter.demo import LEAD_SECONDS, ORDINARY_SECONDS, Stage, epoch_seconds, point_of
-from training_exporter.demo_stack import EVALUATION, Stack, StackError, free_port
+from training_exporter.config import duration_seconds
+from training_exporter.demo import DEFAULT, LEAD_SECONDS, ORDINARY_SECONDS, Stage, epoch_seconds, point_of
+from training_exporter.demo_stack import EVALUATION, SCRAPE, Stack, StackError, free_port
 from training_exporter.recording import Recording
+from training_exporter.runs.verdict import CODES
 from training_exporter.runs.view import NodeView
-from training_exporter.scenario.load import parse
+from training_exporter.scenario.load import find, parse
 from training_exporter.scenario.records import Scenario
+from training_exporter.simulate import play
 
 ROOT = Path(__file__).parent.parent
+# From the command to the addresses on a busy machine: the past is played and taken over by Prometheus.
+PREPARATION_SECONDS = 20
 
 STORY = """\
 name: short
@@ -65,6 +70,21 @@ class TestPoint:
     def test_else_some_minutes_in(self) -> None:
         """Where nothing happens the audience sees a run that has been going on for a while."""
         assert point_of(story(STORY.partition("  - for: 10m")[0])) == ORDINARY_SECONDS
+
+
+class TestDefault:
+    def test_a_stall_fires_within_two_minutes(self) -> None:
+        """At the default speed a rule of the shipped ones fires early enough for the audience to see it."""
+        verdicts = (run.verdict for _, view, _ in play(find(DEFAULT)) for run in view.runs)
+        assert next(verdict.state for verdict in verdicts if verdict.code >= CODES["no_progress"]) == "stalled"
+        alert = next(
+            rule
+            for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
+            for rule in group["rules"]
+            if rule.get("alert") == "TrainingStalled"
+        )
+        rounds = sum(map(duration_seconds, (SCRAPE, EVALUATION, EVALUATION)))
+        assert LEAD_SECONDS + duration_seconds(alert["for"]) + rounds + PREPARATION_SECONDS <= 120
 
 
 class TestTime:

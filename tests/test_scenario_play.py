@@ -45,6 +45,25 @@ class TestRhythm:
         assert batches == [1]
 
 
+class TestHealth:
+    def test_a_silent_source_works(self) -> None:
+        """Every source was well at its last call, though it had nothing new; the log source among them."""
+        playing = player("  - {for: 1m}")
+        observed(playing, 21)
+        ages = {name: playing.now - 1 - (one.last_success_seconds or 0) for name, one in playing.health().items()}
+        assert ages == {"gpu": 0, "processes": 0, "logs": 0, "checkpoints": 0}
+        observed(playing, 3)
+        assert playing.now - 1 - (playing.health()["processes"].last_success_seconds or 0) == 1
+
+    def test_a_blind_source_keeps_its_last_success(self) -> None:
+        """A source that fails says since when."""
+        playing = player("  - {for: 10s}\n  - {for: 1m, blind: [gpu]}")
+        observed(playing, 15)
+        health = playing.health()["gpu"]
+        assert not health.success
+        assert health.last_success_seconds == EPOCH_SECONDS + 9
+
+
 class TestRepeatable:
     def test_draws_depend_on_the_name_alone(self) -> None:
         """Two players of one file say the same."""

@@ -95,6 +95,8 @@ class TestRender:
         text = " ".join(" ".join(lines).split())
         for words in (
             "verdict Validating for 12 min.",
+            "expected Validating for 12 min, the last took 25 min; no sign of life for 30 s (10 min allowed)",
+            "If nothing moves, it pages at ",
             "at risk 1 h 30 min of work",
             "0 % busy, 197 W (at rest 80, training 380, effort 10 %), 38.9 GiB of 95.6 GiB 11 min ago",
             "last: torch._dynamo hit config.recompile_limit (8)",
@@ -181,6 +183,24 @@ class TestRun:
         out = Terminal()
         status.run(StatusOptions(url=url), out)
         assert "\x1b" not in out.getvalue()
+
+    def test_watch(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`--watch` looks again and again, over failures of the exporter, until it is interrupted."""
+        answers = iter([fetch(url), StatusError("connection refused"), fetch(url), KeyboardInterrupt()])
+
+        def ask(_: str) -> Document:
+            answer = next(answers)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(status, "fetch", ask)
+        out, errors = Terminal(), io.StringIO()
+        with pytest.raises(KeyboardInterrupt):
+            status.run(StatusOptions(url=url, seconds=0.0, watch=True), out, errors)
+        assert out.getvalue().count("\x1b[H\x1b[2J") == 2
+        assert out.getvalue().count("VALIDATING") == 2
+        assert errors.getvalue() == "connection refused\n"
 
     @pytest.mark.parametrize("stacks", [False, True])
     def test_cannot_tell(self, stacks: bool, url: str) -> None:

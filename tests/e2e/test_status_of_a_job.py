@@ -172,7 +172,7 @@ class TestHonesty:
         )
         assert shown.returncode == CANNOT_TELL, shown.stdout + shown.stderr
         assert shown.stdout.startswith(f"{RUN}  ")
-        assert "never told anything" in shown.stdout
+        assert "no sign of life" in shown.stdout
         assert "checkpoints, gpu, logs" in shown.stdout
         assert "the process belongs to user 0: run as that user" in shown.stdout
 

@@ -161,7 +161,7 @@ def _log(log: LogView | None, rates: Rates, now: float, *, private: bool) -> Ite
     if log is None:
         yield Witness("log", "none that can be read")
         return
-    words = plural(log.lines_total, "line")
+    words = plural(log.lines_total, "line") + " since it is watched"
     if rates.lines_per_second is not None:
         words += f", {60 * rates.lines_per_second:.0f} a minute"
     if private and log.last_line:
