@@ -59,7 +59,7 @@ def expect_stall(prometheus: Prometheus, cause: str) -> None:
 
 def expect_recovery(prometheus: Prometheus) -> None:
     """No stall fires any more."""
-    wait_until("TrainingStalled resolves", lambda: not prometheus.firing("TrainingStalled"), seconds=60)
+    wait_until("TrainingStalled resolves", lambda: not prometheus.firing("TrainingStalled", run=RUN), seconds=60)
 
 
 class TestHealthy:
@@ -143,7 +143,7 @@ class TestEnds:
         prometheus.wait_for_evaluations(40)  # long enough for every scaled `for` to pass
         assert exporter.value("training_run_state_code", run=RUN) == 10
         assert set() == prometheus.fired_above_info(RUN)
-        assert prometheus.firing("TrainingRunEnded") == []
+        assert prometheus.firing("TrainingRunEnded", run=RUN) == []
 
     def test_interrupted_launcher_is_a_cancellation(
         self, training: Job, gpus: GpuScript, exporter: Exporter, prometheus: Prometheus
