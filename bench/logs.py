@@ -132,15 +132,14 @@ def paced(folder: Path, log: Path) -> dict[str, float]:
     return {name: spent[name, "at a pace"] - spent[name, "at rest"] for name in ("mtail", "ours")}
 
 
-def growth(start: Start, folder: Path, log: Path, lines: int) -> tuple[int, int]:
+def growth(start: Start, folder: Path, log: Path) -> tuple[int, int]:
     """Bytes by which the resident memory grew over a long log, then over one long line."""
     growing = folder / "growing.log"
     growing.write_bytes(b"")
     with start(folder, growing) as follower:
         wait_until("it follows", lambda: follower.lines() >= 0, seconds=60)
         _append(growing, log, SETTLED_BYTES)
-        settled = SETTLED_BYTES * lines // log.stat().st_size
-        _wait(follower, settled - 1)
+        _wait(follower, _lines(growing))
         resident: list[int] = [follower.resident_bytes()]
 
         def look() -> None:
@@ -213,7 +212,7 @@ def measure(folder: Path, lines: int, rounds: int) -> list[str]:
         print(f"{name}: {100 * share:.2f} % of a core at {PACE_LINES} lines/s")
         wrong += ["pace"] if name == "ours" and share > MOST_CORE else []
     for name, start in (("mtail", mtail), ("ours", ours)):
-        for kind, size in zip(("2 GiB of log", "a line of 200 MiB"), growth(start, folder, log, lines), strict=True):
+        for kind, size in zip(("2 GiB of log", "a line of 200 MiB"), growth(start, folder, log), strict=True):
             print(f"{name}: {size / (1 << 20):.1f} MiB more memory over {kind}")
             wrong += [kind] if name == "ours" and size > MOST_GROWTH_BYTES else []
     return wrong

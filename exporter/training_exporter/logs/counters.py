@@ -24,7 +24,7 @@ _BRACKETED = re.compile(
 _EPOCH_RANGE = re.compile(rf"\bepochs?\s*[:=#]?\s*[\[(]\s*(?P<epoch>{N})\s*/\s*(?P<total>{N})\s*[\])]", re.IGNORECASE)
 _EPOCH = re.compile(
     rf"\bepochs?\b(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
-    rf"\b(?P<after>{N})(?:st|nd|rd|th)?\s+epochs?\b",
+    rf"\b(?P<after>{N})(?:st|nd|rd|th)?\s*epochs?\b",
     re.IGNORECASE,
 )
 _STEP = re.compile(

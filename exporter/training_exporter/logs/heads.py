@@ -19,6 +19,7 @@ _RANK_PREFIXES = [
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
     re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss\b))"),  # srun --label
     re.compile(rf"[A-Za-z][\w-]*[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"),  # pdsh, deepspeed: host name
+    re.compile(rf"\[[A-Za-z][\w.-]*\]\s(?={T})"),  # host name in brackets before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
 _GLOG = re.compile(rf"\[?[IWEF]\d{{3,4}} {T}(?:\.?\d*) (?:{N} )?[\w./-]+:{N}\]\s?")
@@ -28,6 +29,7 @@ _TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|(?=\[)|\]:?\s?)")
 _LOGGER = re.compile(rf"([A-Za-z_][\w.]*)((?::[\w<>.]+)?(?::{N})?)\s+(?:-+|\||>>)(?:\s|$)")
 _FILE_WORD = re.compile(rf"\[?{_FILE}(?::[\w<>]+)?\]?(?:(?:\s*[-|:>]+)\s|\s+)")
 _TABBED = re.compile(rf"([\w.-]+)(?::{N})?\t")
+_MODULE = re.compile(rf"\(([A-Za-z_][\w.]*):{N}\)\s+(?={_LEVEL}\b)")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
     rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
@@ -112,7 +114,7 @@ def _step(head: Head) -> bool:
         head.level = match[1]
     elif head.headed and (match := _FILE_WORD.match(text) or _ARROWS.match(text)):
         pass
-    elif (head.headed and (match := _TABBED.match(text))) or (
+    elif (head.headed and (match := _TABBED.match(text) or _MODULE.match(text))) or (
         head.headed and not head.logger and (match := _LOGGER.match(text))
     ):
         head.logger = match[1]

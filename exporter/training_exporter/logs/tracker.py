@@ -155,7 +155,8 @@ class Tracker:
 
     def _role(self, draft: Draft, total: int | None) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
-        nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None)
+        said = "train" in draft.event.lower()
+        nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None and not said)
         other = total != self._train_total
         return "validation" if nameless and self.phase == "validation" and self._validating and other else draft.role
 

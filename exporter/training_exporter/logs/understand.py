@@ -34,6 +34,7 @@ _PROSE = re.compile(
 _WORD_SETTING = re.compile(
     r"\b(?!device|dtype|grad_fn)[\w.]+=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*"
 )
+_SECTION = re.compile(r"\[(?P<split>train|training|valid|val|validation|eval|dev|test)\]", re.IGNORECASE)
 # keys whose text says what a record is about
 _LABELS = frozenset(
     ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
@@ -165,7 +166,7 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     literal = literals.read(message, brace) if brace >= 0 else None
     if literal is None:
         found, rest = counters.extract(message)
-        pairs = fields.scan(rest)
+        pairs = _by_section(rest, fields.scan(rest))
         if len(_WORD_SETTING.findall(message)) >= 3:
             return None
         context = f"{logger} {_context(rest, pairs)}" if pairs else f"{logger} {message}"
@@ -180,6 +181,19 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     if len(entries.numbers) * 2 < entries.entries and not (found.known or "step" in message):
         return None  # mostly words: a configuration
     return report.draft(pairs, found, f"{logger} {rest} {suffix} {words}".lower())
+
+
+def _by_section(text: str, pairs: list[fields.Pair]) -> list[fields.Pair]:
+    """The pairs with the split in their names where a line has sections: `[train] loss=2.1, [valid] loss=2.4`."""
+    sections = list(_SECTION.finditer(text))
+    if len({section["split"].lower() for section in sections}) < 2:
+        return pairs
+    named = []
+    for pair in pairs:
+        words = [section["split"] for section in sections if section.end() <= pair.end]
+        name = pair.name.rpartition("]")[2].strip()
+        named.append(replace(pair, name=f"{words[-1]} {name}") if words else pair)
+    return named
 
 
 def _context(text: str, pairs: list[fields.Pair]) -> str:
