@@ -220,7 +220,11 @@ class Assembler:
             block.rows += 1
             block.last_line = record.end_line
             return True
-        pair = tables.metric_row(record.plan.message)
+        if tables.is_pivot(block.texts[0]):
+            above = block.pairs[-1][0] if block.pairs else ""
+            pair = tables.pivot_row(block.texts[0], record.plan.message, above)
+        else:
+            pair = tables.metric_row(record.plan.message)
         if pair is None:
             return False
         block.pairs.append((pair[0], pair[1], record.tokens))

@@ -32,6 +32,8 @@ def names_next(message: str) -> str:
 
 def metric_table(message: str) -> str:
     """`metrics:val` or `metrics:test` for the header of a two-column table of an evaluation, else an empty text."""
+    if _pivot(message) is not None:
+        return "metrics:val"
     match = _METRIC_TABLE.match(message)
     if match is None:
         return ""
@@ -45,6 +47,30 @@ def metric_row(message: str) -> tuple[str, Ref] | None:
         return None
     ref = ref_of(match["value"])
     return None if ref is None else (match["name"].strip(), ref)
+
+
+def pivot_row(table: str, message: str, above: str) -> tuple[str, Ref] | None:
+    """Name, as `task/metric`, and value of a row under a header with a column of metrics and one of values.
+
+    A blank first cell repeats the one above, of which `above` is the name; None where the line is no such row.
+    """
+    places = _pivot(table)
+    row = [cell.strip() for cell in message.split("|")]
+    if places is None or max(places) >= len(row):
+        return None
+    task = row[1].strip(" -") or above.rpartition("/")[0]
+    ref = ref_of(row[places[1]])
+    return None if ref is None or not row[places[0]] else (f"{task}/{row[places[0]]}", ref)
+
+
+def is_pivot(message: str) -> bool:
+    """Whether a header has a column of metrics and one of values: `|Tasks|Version|Metric|Value|Stderr|`."""
+    return _pivot(message) is not None
+
+
+def _pivot(message: str) -> tuple[int, int] | None:
+    cells = [cell.strip().lower() for cell in message.split("|")]
+    return (cells.index("metric"), cells.index("value")) if "metric" in cells and "value" in cells else None
 
 
 def header(message: str) -> tuple[str, ...]:
