@@ -184,6 +184,44 @@ class TestMetrics:
         assert is_loss(name) is loss
 
 
+class TestEpochs:
+    @pytest.mark.parametrize(
+        ("printed", "epochs"),
+        [
+            pytest.param([(1, 3), (2, 3), (3, 3)], [0, 1, 2], id="from-one"),
+            pytest.param([(0, 3), (1, 3), (2, 3)], [0, 1, 2], id="from-zero"),
+            pytest.param([(2, 3), (3, 3)], [1, 2], id="entered-late"),
+            pytest.param([(0, None), (1, None)], [0, 1], id="without-a-total"),
+            pytest.param([(0.26, 3), (1.0, 3), (1.26, 3)], [0.26, 1.0, 1.26], id="fractions"),
+        ],
+    )
+    def test_are_counted_from_zero(self, printed: list[tuple[float, float | None]], epochs: list[float]) -> None:
+        """However the log prints them."""
+        progress, seen = LogProgress(), []
+        for epoch, total in printed:
+            read(progress, event("epoch_begin", epoch=epoch, epoch_total=total))
+            seen.append(progress.epoch)
+        assert seen == epochs
+
+    def test_a_log_that_prints_both(self) -> None:
+        """It announces epoch 2 of 5 and prints epoch=1, as speculators does: one epoch, also after a restart."""
+        progress = LogProgress()
+        read(progress, event("epoch_begin", epoch=2, epoch_total=5))
+        read(progress, event("train_step", step=7, epoch=1))
+        again = LogProgress()
+        again.restore(progress.remember(0.0))
+        read(again, event("epoch_begin", epoch=3, epoch_total=5))
+        assert (progress.epoch, again.epoch) == (1, 2)
+
+    def test_what_counts_from_zero_is_remembered(self) -> None:
+        """A restart of the exporter in the second epoch does not see the 0."""
+        progress, again = LogProgress(), LogProgress()
+        read(progress, event("train_step", epoch=0, epoch_total=3, step=1))
+        again.restore(progress.remember(0.0))
+        read(again, event("train_step", epoch=1, epoch_total=3, step=2))
+        assert again.epoch == 1
+
+
 class TestRestored:
     def test_sets_and_moves_nothing(self) -> None:
         """The log was there before the exporter."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from training_exporter.model import LogBatch, LogEvent, LogPhase
+from training_exporter.runs.epochs import EpochBase
 from training_exporter.runs.view import MetricValue
 
 # Per-class tables and per-task evaluations explode; more names than this of one run are counted, not kept.
@@ -82,6 +83,7 @@ class LogProgress:
         self.shown = False  # a step, validation, epoch or end was ever read
         self.done = False
         self.farthest: tuple[float, int] | None = None  # (epoch, step) of this worker set
+        self._epochs = EpochBase()
         self._counters: dict[str, Counter] = {}
         self._bars: dict[str, int] = {}
         self._log_phase: LogPhase | None = None
@@ -144,14 +146,17 @@ class LogProgress:
         """Note epoch and target; True when the epoch is another than before."""
         if event.epoch_total is not None:
             self.epochs_target = event.epoch_total
-        if event.epoch is None or event.setup:
+        if event.setup:
             return False
-        changed = self.epoch is not None and event.epoch != self.epoch
-        if changed and event.epoch > (self.epoch or 0.0) and event.event in ("epoch_begin", "epoch_end"):
+        epoch = self._epochs.counted(event)
+        if epoch is None:
+            return False
+        changed = self.epoch is not None and epoch != self.epoch
+        if changed and epoch > (self.epoch or 0.0) and event.event in ("epoch_begin", "epoch_end"):
             moves.step = True
         if event.event in ("epoch_begin", "epoch_end"):
             self.shown = True
-        self.epoch = event.epoch
+        self.epoch = epoch
         return changed
 
     def _take_step(self, event: LogEvent, moves: Moves, *, anew: bool) -> None:
@@ -268,6 +273,7 @@ class LogProgress:
             "steps_total": self.steps_total,
             "epoch": self.epoch,
             "epochs_target": self.epochs_target,
+            "epochs_from_zero": sorted(self._epochs.from_zero),
             "validations_total": self.validations_total,
             "streak": self.nonfinite_streak,
             "step_read": self.step_read,
@@ -290,6 +296,7 @@ class LogProgress:
         self.steps_total = memory["steps_total"]
         self.epoch = memory["epoch"]
         self.epochs_target = memory["epochs_target"]
+        self._epochs = EpochBase(memory.get("epochs_from_zero", ()))
         self.validations_total = int(memory["validations_total"])
         self.nonfinite_streak = memory["streak"]
         self.step_read = bool(memory["step_read"])
