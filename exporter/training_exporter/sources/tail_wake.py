@@ -67,6 +67,8 @@ class Waker(FileSystemEventHandler):
                 self._observer.daemon = True
                 self._observer.start()
             return self._observer.schedule(self, path, recursive=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # of a run that ended, and its folder is gone
         except OSError as error:
             logger.info("changes in %s are seen at the next poll only: %s", path, error)
             return None
