@@ -175,6 +175,17 @@ class TestGrowth:
         disk.look()
         assert disk.tracker.last_growth_seconds == disk.now
 
+    def test_one_of_step_0_was_written_before_any_training(self) -> None:
+        """It completes, and shows no step."""
+        disk = Disk(CheckpointTracker())
+        disk.look()
+        counts = []
+        for number in (0, 10):
+            disk.save(f"checkpoint-{number}")
+            disk.look(60)
+            counts.append((disk.tracker.completed_total, disk.tracker.trained_total))
+        assert counts == [(1, 0), (2, 1)]
+
     def test_deletion_is_none(self) -> None:
         """Rotation frees bytes and proves nothing."""
         disk = Disk(CheckpointTracker())

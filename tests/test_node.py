@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodes import REST, RUN, SPINS, TRAINS, World, event, step, with_budgets
+from nodes import REST, RUN, SPINS, START_SECONDS, TRAINS, WORKING, World, event, step, with_budgets
 from training_exporter.config import Config, Match, RunConfig
-from training_exporter.model import Observation, OutputTarget
+from training_exporter.model import CheckpointTarget, DirectoryListing, FileEntry, Observation, OutputTarget, Report
 
 
 def training(**world: object) -> World:
@@ -242,6 +242,16 @@ class TestSigns:
             world.pass_time(5)
         assert world.run.weak_evidence == ("its output grows unread",)
 
+    def test_a_log_that_was_only_just_found_is_not_unread(self) -> None:
+        """It is opened between two looks at the processes."""
+        world = World(ranks=1)
+        for position in range(3):
+            world.outputs = (OutputTarget(1, "file", "/train.log", position),)
+            world.pass_time(2)
+        world.say(step(3))
+        world.pass_time(5)
+        assert world.run.weak_evidence == ()
+
 
 class TestSharedGpus:
     def test_a_neighbour_takes_the_gpu_signal_away(self) -> None:
@@ -366,6 +376,39 @@ class TestBlindness:
         world.pass_time(10)
         assert world.run.absent == {"gpu": False, "processes": False, "logs": True, "checkpoints": True}
         assert world.run.blind == {"gpu": False, "processes": False}
+
+
+class TestCheckpoints:
+    def look(self, world: World, *, exists: bool = True, **written: float) -> None:
+        """What stands in the run's directory now: complete checkpoints by name, and when each was written."""
+        entries = tuple(
+            FileEntry(f"{name}/{part}", 1000, START_SECONDS + seconds)
+            for name, seconds in written.items()
+            for part in ("model.safetensors", "trainer_state.json")
+        )
+        listing = DirectoryListing(CheckpointTarget(RUN, "/out"), world.now, world.now, entries, exists=exists)
+        world.view = world.node.observe(Observation(world.now, checkpoints=Report((listing,), WORKING)))
+
+    def test_an_empty_directory_is_known(self) -> None:
+        """One that is not there yet is not."""
+        world = World()
+        world.pass_time(5)
+        absent = []
+        for exists in (False, True):
+            self.look(world, exists=exists)
+            absent.append(world.run.absent["checkpoints"])
+        assert absent == [True, False]
+
+    def test_one_that_completes_ends_the_start(self) -> None:
+        """Of a run whose steps nobody can read; what stood there before says nothing."""
+        world = World()
+        phases = []
+        for written in ({"checkpoint-10": -900.0}, {"checkpoint-10": -900.0, "checkpoint-20": 61.0}):
+            for _ in range(6):
+                world.pass_time(10)
+                self.look(world, **written)
+            phases.append(world.run.phase)
+        assert phases == ["starting", "training"]
 
 
 class TestEnd:

@@ -294,3 +294,10 @@ class TestSentence:
         """As the log has it."""
         judged = replace(TRAINING, alive=False, outcome="failed")
         assert sentence(judged, judge(judged), Numbers(reason="cuda_oom")) == "Failed: no process is left (cuda_oom)."
+
+    def test_does_not_claim_more_of_an_end_than_is_known(self) -> None:
+        """A failure that the run outlived may stand in the log."""
+        judged = replace(TRAINING, alive=False, outcome="unknown")
+        assert sentence(judged, judge(judged), Numbers()) == (
+            "Ended: no process is left, and what was seen last does not say why."
+        )

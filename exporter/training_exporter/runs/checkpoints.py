@@ -38,6 +38,7 @@ class CheckpointTracker:
         self.last_growth_seconds: float | None = None
         self.event_files_growth_seconds: float | None = None
         self.completed_total = 0
+        self.trained_total = 0  # without those of step 0, which some programs write before they train
         self._directories: dict[tuple[str, str], _Directory] = {}
         self._completed_wall: dict[str, float] = {}
         self._intervals: dict[str, deque[float]] = {}
@@ -133,6 +134,7 @@ class CheckpointTracker:
 
     def _complete(self, checkpoint: Checkpoint, listing: DirectoryListing) -> None:
         self.completed_total += 1
+        self.trained_total += checkpoint.step != 0
         self.last_growth_seconds = listing.time_seconds
         kind = f"{checkpoint.layout}/{re.sub(r'[0-9]+', '#', checkpoint.name)}"
         last = self._completed_wall.get(kind)

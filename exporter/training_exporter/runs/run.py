@@ -25,6 +25,8 @@ REMEMBERED_SECONDS = 3600.0
 LOG_END_SECONDS = 60.0
 PROGRESS_SIGNALS = ("step", "validation", "checkpoint", "log")
 WORK_SIGNALS = ("gpu", "io", "cpu")
+# A log that was found is read within its source's deadline, or it is said why not.
+OPENING_SECONDS = 10.0
 # A live rank whose GPU memory is gone for this long has lost its context.
 MEMORY_LOST_SECONDS = 300.0
 
@@ -72,6 +74,7 @@ class Run:
         self.log_growth_seconds: float | None = None  # when an unread descriptor last grew
         self.gpu_labels: tuple[str, ...] = ()
         self._positions: dict[tuple[int, int], int] = {}
+        self._looked_seconds: float | None = None  # since when this exporter sees its descriptors
         self._memory_held: set[int] = set()
         self._memory_gone: dict[int, float] = {}
 
@@ -153,14 +156,14 @@ class Run:
 
     def observe_checkpoints(self, listing: DirectoryListing) -> None:
         found = self.checkpoints
+        trained = found.trained_total
         found.observe(listing)
+        if found.trained_total > trained and self.phase.name == "starting":
+            self.phase.step(listing.time_seconds, first=True)  # no log says so, but it has trained
         self.mark("checkpoint", found.last_growth_seconds)
         self.mark("log", found.event_files_growth_seconds)
-        if "checkpoints" not in self.gave:
-            view = found.view(listing.time_seconds)
-            # an empty directory is known and has given nothing yet
-            if "checkpoint" in self.signals or (view is not None and view.count > 0):
-                self.gave.add("checkpoints")
+        if listing.readable and listing.exists:
+            self.gave.add("checkpoints")
 
     def observe_gpus(self, gpus: GpuContext, now: float) -> None:
         """Take the newest samples of the run's GPUs."""
@@ -315,7 +318,11 @@ class Run:
             if output.position is not None
         }
         grew = any(value > self._positions.get(key, value) for key, value in positions.items())
-        if grew and self.logbook.readable is not True:
+        if self._looked_seconds is None:
+            self._looked_seconds = time_seconds
+        # a log that was found only now has not been opened yet
+        opening = bool(found.log_targets) and time_seconds - self._looked_seconds < OPENING_SECONDS
+        if grew and (self.logbook.readable is False or (self.logbook.readable is None and not opening)):
             self.log_growth_seconds = time_seconds
         self._positions = positions
 

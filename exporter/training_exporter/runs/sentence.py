@@ -56,10 +56,12 @@ def _end(state: str, numbers: Numbers) -> str:
     words = {
         "finished": "Finished: the log shows the end of the training",
         "failed": "Failed: no process is left",
-        "ended": "Ended: no process is left, and nothing speaks of a failure",
+        "ended": "Ended: no process is left",
         "absent": "Absent: the run is expected on this node and is not here",
     }[state]
-    return f"{words} ({numbers.reason})." if numbers.reason and state in ("failed", "ended") else f"{words}."
+    if state in ("failed", "ended") and numbers.reason:
+        return f"{words} ({numbers.reason})."
+    return f"{words}, and what was seen last does not say why." if state == "ended" else f"{words}."
 
 
 def _phase(facts: Facts, numbers: Numbers) -> str:
