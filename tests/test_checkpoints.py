@@ -350,8 +350,10 @@ class TestCheckpointSource:
         wait_for(lambda: Blocking.running == 1 and states(source) == {"alive": (True, False)})
         clock.advance(31)
         wait_for(lambda: states(source) == {"dead": (False, True), "alive": (True, False)})
+        assert source.stuck
         Blocking.release.set()
         wait_for(lambda: states(source) == {"dead": (True, False), "alive": (True, False)})
+        assert not source.stuck
 
     def test_a_stuck_thread_is_never_started_twice(self, source: CheckpointSource, clock: FakeClock) -> None:
         """Taken off the list and put back while it hangs, it is still the one thread, and counted as such."""

@@ -247,6 +247,8 @@ class Monitor:
             health["gpu"] = self._gpu.health()
         for worker in self._workers():
             health[worker.name] = worker.latest()[1].health  # type: ignore[index]  # workers are named by source
+        if "checkpoints" in health and self._checkpoint_source.stuck:  # each directory has a thread of its own
+            health["checkpoints"] = dataclasses.replace(health["checkpoints"], stuck=True)
         return health
 
     def _save(self) -> None:

@@ -61,6 +61,12 @@ class CheckpointSource:
             pairs = [(target, self._scans.get(target)) for target in self._targets]
         return tuple(listing for target, scan in pairs for listing in self._listings(target, scan))
 
+    @property
+    def stuck(self) -> bool:
+        """Whether the look at any target is past its deadline."""
+        with self._lock:
+            return any(scan.worker.latest()[1].health.stuck for scan in self._scans.values() if not scan.stopped)
+
     def close(self) -> None:
         """Ask all threads to end; never waits for them."""
         self.watch(())
