@@ -106,6 +106,8 @@ class Assembler:
             yield from self._literal(block)
         elif block.kind.startswith("metrics:"):
             yield from self._metric_table(block)
+        elif block.kind == "framed":
+            yield self._span(block, *self._understand(tables.framed(block.texts)))
 
     def close(self) -> Iterator[Record]:
         """End everything."""
@@ -145,6 +147,9 @@ class Assembler:
     def _continue(self, block: _Block, record: Record) -> Taking:
         if block.kind in ("rich", "config"):
             return self._rest(block, record)
+        if block.kind == "framed":
+            text = unmask(record.plan.message, record.tokens)
+            return text.lstrip().startswith("|") and block.add(text, record.end_line, record.time_seconds)
         if block.kind.startswith("metrics:"):
             return self._metric_row(block, record)
         if block.kind == "quoted" and not record.plan.message.lstrip().startswith(("'", '"')):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from training_exporter.logs import bars, names
 from training_exporter.logs.fields import ref_of
@@ -17,6 +18,7 @@ _METRIC_TABLE = re.compile(
 _ROW = re.compile(
     rf"^[\s┃│|]*(?P<name>[A-Za-z][\w/@.\- ]*?)(?:\s*[│┃|]\s*|\s{{2,}})(?P<value>{N}|-?(?:nan|inf))[\s│┃|]*(?:$|.*$)"
 )
+_SECTION = re.compile(r"^\s*\|\s*[A-Za-z][\w-]*/\s*\|\s*\|\s*$")
 _TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\|.*$|:\s*\|.*$")
 _CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
 _KNOWN = frozenset({"epoch", "step", "class", "gpu_mem", "iter", "iteration"})
@@ -71,6 +73,24 @@ def is_pivot(message: str) -> bool:
 def _pivot(message: str) -> tuple[int, int] | None:
     cells = [cell.strip().lower() for cell in message.split("|")]
     return (cells.index("metric"), cells.index("value")) if "metric" in cells and "value" in cells else None
+
+
+def is_section(message: str) -> bool:
+    """Whether a line begins a framed list of pairs in sections: `| eval/ | |`, then `|    mean_reward | -157.2 |`."""
+    return bool(_SECTION.match(message))
+
+
+def framed(rows: Sequence[str]) -> str:
+    """The rows of such a list as one line of pairs. A section of times and counts names nothing: it is left out."""
+    section = ""
+    pairs = []
+    for row in rows:
+        name, value, *_ = [*(cell.strip() for cell in row.strip().strip("|").split("|")), ""]
+        if name.endswith("/") and not value:
+            section = "" if names.is_aux(name.strip("/")) else name
+        else:
+            pairs.append(f"{section}{name}={value}")
+    return " | ".join(pairs)
 
 
 def header(message: str) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ def _opens(head: Head) -> str:
     if head.rich:
         return "rich"
     message = head.message
-    if table := tables.metric_table(message):
+    if table := tables.metric_table(message) or ("framed" if tables.is_section(message) else ""):
         return table
     stripped = message.strip()
     if _QUOTED.match(stripped):
