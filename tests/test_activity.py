@@ -107,6 +107,14 @@ class TestHostWork:
         """The rate does not depend on how often the table is read."""
         assert work_of(tick=2.0, rank={"read_bytes": 70_000}).io_bytes_per_second() == pytest.approx(70_000)
 
+    def test_counters_that_cannot_be_read_are_no_rate(self) -> None:
+        """Somebody else's process shows no bytes: that is unknown, not 0."""
+        hidden = record(RANK, read_bytes=None, written_bytes=None, storage_read_bytes=None, storage_written_bytes=None)
+        host = HostWork(is_uncounted)
+        for second in range(5):
+            host.observe(discovered([hidden]), START_SECONDS + second, frozenset())
+        assert host.io_bytes_per_second() is None
+
     def test_companions_do_not_count(self) -> None:
         """A tracker that uploads is no sign of the run's life."""
         host = HostWork(is_uncounted)

@@ -81,7 +81,11 @@ class TestExitCode:
         absent = dict.fromkeys(("gpu", "logs", "checkpoints"), True)
         run = replace(rich_view.runs[0], verdict=Verdict("starting", 20), absent=absent, blind={})
         healthy = {"processes": Health(success=True)}
-        assert exit_code(found(replace(rich_view, runs=(run,), health=healthy))) == CANNOT_TELL
+        shown = found(replace(rich_view, runs=(run,), health=healthy))
+        assert exit_code(shown) == CANNOT_TELL
+        assert [step.partition(".")[0] for step in shown["runs"][0]["next"]] == [
+            "Cannot tell more than that its processes exist"
+        ]
         seen = replace(run, absent={**absent, "logs": False})
         assert exit_code(found(replace(rich_view, runs=(seen,), health=healthy))) == FINE
 

@@ -229,8 +229,12 @@ def _status(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="the document of /api/v1/runs instead of text")
     command.add_argument("--url", metavar="URL", help="ask a running exporter, which knows the history")
-    command.add_argument("--watch", action="store_true", help="again and again, until interrupted")
-    command.add_argument("--stacks", action="store_true", help="add the ranks' Python stacks (needs py-spy)")
+    command.add_argument("--watch", action="store_true", help="again and again, each --for, until interrupted")
+    command.add_argument(
+        "--stacks",
+        action="store_true",
+        help="add the ranks' Python stacks, equal ones folded (needs py-spy, no --url)",
+    )
     command.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="configuration (YAML)")
     _source_flags(command)
 

@@ -103,7 +103,11 @@ def status(arguments: argparse.Namespace) -> int:
     how long a run has been silent before; a running exporter can (--url).
 
     Exit code: 0 fine or no run, 1 warning (no progress, or an expected run is absent), 2 stalled, degraded or
-    failed, 3 cannot tell.
+    failed, 3 cannot tell. The worst run decides.
+
+    Somebody else's job shows its processes only; its log, files and stacks need the rights of its owner or root:
+    sudo training-exporter status --stacks. An exporter with passwords is asked as --url https://USER:PASSWORD@HOST:PORT.
+    NO_COLOR=1 switches colours off.
     """
     from training_exporter import status as command  # noqa: PLC0415
 

@@ -74,16 +74,15 @@ def exit_code(found: Document) -> int:
     if any(state in _BAD_STATES for state in states):
         return BAD
     processes = found["sources"].get("processes")
-    if "unknown" in states or (processes is not None and not processes["success"]) or any(map(_unseen, found["runs"])):
+    if (
+        "unknown" in states
+        or (processes is not None and not processes["success"])
+        or any(run["unseen"] for run in found["runs"])
+    ):
         return CANNOT_TELL
     if any(state in _WARNING_STATES for state in states):
         return WARNING
     return FINE
-
-
-def _unseen(run: Document) -> bool:
-    """Whether nothing but the mere existence of its processes is known of a living run: somebody else's, say."""
-    return bool(run["alive"]) and {"gpu", "logs", "checkpoints"} <= {*run["absent"], *run["blind"]}
 
 
 def fetch(url: str) -> Document:

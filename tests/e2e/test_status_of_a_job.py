@@ -174,6 +174,8 @@ class TestHonesty:
         assert shown.stdout.startswith(f"{RUN}  ")
         assert "no sign of life" in shown.stdout
         assert "checkpoints, gpu, logs" in shown.stdout
+        assert "Cannot tell more than that its processes exist." in shown.stdout
+        assert "reading and writing" not in shown.stdout
         assert "the process belongs to user 0: run as that user" in shown.stdout
 
     def test_no_job(self, gpus: GpuScript) -> None:

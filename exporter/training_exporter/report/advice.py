@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from training_exporter.report.evidence import unseen
 from training_exporter.runs.view import RunView
 
 _STEPS: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -46,8 +47,16 @@ _STEPS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
+_UNSEEN = (
+    "Cannot tell more than that its processes exist. Ask again as their owner or as root, "
+    "`sudo training-exporter status`, or ask an exporter that runs as root with `--url`."
+)
+
+
 def steps(run: RunView) -> tuple[str, ...]:
     """What to do next about this run; nothing while all is well."""
+    if unseen(run):
+        return (_UNSEEN,)
     verdict = run.verdict
     found = _STEPS.get((verdict.state, verdict.cause)) or _STEPS.get((verdict.state, ""), ())
     pids = [rank.pid for rank in run.ranks if rank.pid is not None]

@@ -9,7 +9,7 @@ from typing import Any
 from training_exporter import __version__, redact
 from training_exporter.model import Health
 from training_exporter.report import advice
-from training_exporter.report.evidence import Witness, expectation, page_time_seconds, risk, witnesses
+from training_exporter.report.evidence import Witness, expectation, page_time_seconds, risk, unseen, witnesses
 from training_exporter.report.history import History, Moment, between
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView, Verdict
 
@@ -142,6 +142,7 @@ def _judgement(run: RunView, view: NodeView) -> Document:
         "activity": {signal: _wall(seconds, view) for signal, seconds in run.activity_seconds.items()},
         "blind": sorted(source for source, blind in run.blind.items() if blind),
         "absent": sorted(source for source, absent in run.absent.items() if absent),
+        "unseen": unseen(run),
         "expected": expectation(run, view.time_seconds),
         "pages_at": _wall(page_time_seconds(run, view), view),
         "at_risk": risk(run, view),

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from training_exporter import redact
+from training_exporter.model import SourceName
 from training_exporter.report.history import Rates
 from training_exporter.report.words import duration, percent, plural, size
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView
+
+_JUDGED_SOURCES: tuple[SourceName, ...] = ("gpu", "logs", "checkpoints")
 
 # Phases that are expected to end.
 _PASSING_PHASES = ("starting", "validating", "checkpointing")
@@ -46,6 +49,11 @@ def expectation(run: RunView, now: float) -> str | None:
 def _phase(run: RunView, now: float) -> str:
     words = f"{run.phase} for {duration(now - (run.phase_start_seconds or now))}"
     return words if run.last_phase_seconds is None else f"{words}, the last took {duration(run.last_phase_seconds)}"
+
+
+def unseen(run: RunView) -> bool:
+    """Whether nothing but the mere existence of its processes is known of a living run: somebody else's, say."""
+    return run.alive and all(run.absent.get(name) or run.blind.get(name) for name in _JUDGED_SOURCES)
 
 
 def page_time_seconds(run: RunView, view: NodeView) -> float | None:

@@ -151,8 +151,9 @@ class HostWork:
         rate = self._single.get(process.key)
         return 0.0 if rate is None else rate.value()
 
-    def io_bytes_per_second(self) -> float:
-        return max(self._syscall.value(), self._storage.value())
+    def io_bytes_per_second(self) -> float | None:
+        """None as long as no process lets its counters be read."""
+        return None if self.read_bytes is None else max(self._syscall.value(), self._storage.value())
 
     def child_cores(self) -> float:
         return self._children.value()
