@@ -329,6 +329,7 @@ class TestDegraded:
         before = world.state[0]
         world.pass_time(10)
         assert (before, world.state) == ("training", ("degraded", "memory"))
+        assert world.run.gpu_memory_bytes == {"0": TRAINS.memory_bytes, "1": 0}
 
 
 class TestBlindness:

@@ -248,6 +248,23 @@ class TestLog:
         assert (chunk.data, chunk.opens) == (b"a\nb\n", 1)
         assert log.read(self.TARGETS, EPOCH + 5) == ()
 
+    def test_another_reader_enters_it_at_its_end(self) -> None:
+        """What was said before comes as one restored chunk, read or not, and what comes after does not."""
+        log = LogFile("/srv/x/train.log", EPOCH)
+        words = '[{at: 1s, line: "a"}, {at: 2s, line: "b"}, {at: 3s, line: "c"}]'
+        log.enter(scenario(f"  - {{for: 5s, log: {words}}}").segments[0])
+        chunks = []
+        for second in (1, 2, 3):
+            log.grow(second)
+            if second == 2:
+                log.reopen()
+            chunks += log.read(self.TARGETS, EPOCH + second)
+        assert [(chunk.data, chunk.restored, chunk.opens) for chunk in chunks] == [
+            (b"a\n", False, 1),
+            (b"a\nb\n", True, 1),
+            (b"c\n", False, 0),
+        ]
+
 
 class TestCheckpoints:
     TARGETS = (CheckpointTarget("example-run", "/srv/x/output"), CheckpointTarget("example-run", "/elsewhere"))
