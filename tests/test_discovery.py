@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tables import child, gpu, process, rank_environment, ranks_below, table, to_file, torchrun
+from tables import NOW_SECONDS, child, gpu, process, rank_environment, ranks_below, table, to_file, to_pipe, torchrun
 from training_exporter import config
 from training_exporter.config import Config, Match, RunConfig
 from training_exporter.model import DiscoveredRun, GpuSample, ProcessRecord, ProcessTable
@@ -334,6 +334,28 @@ class TestWithoutLauncher:
         (run,) = _discover(table(program, child(program, 110), process(200, 1, "python serve.py")))
         assert (run.script, run.provisional, [record.pid for record in run.loaders]) == ("pretrain_gpt.py", True, [110])
 
+    def test_by_the_name_of_its_log(self) -> None:
+        """`python job.py > train.log`, also through tee, is a candidate; with a log of another name it is none."""
+        to_log = process(100, 1, "python job.py", outputs=to_file("/w/train.log"))
+        to_tee = process(200, 1, "python job.py", outputs=to_pipe(7), working_directory="/x")
+        tee = process(201, 1, "tee sft_1.log", session_id=200, input_pipe="pipe:[7]")
+        other = process(300, 1, "python job.py", outputs=to_file("/w/job.log"), working_directory="/y")
+        runs = _discover(table(to_log, to_tee, tee, other))
+        assert sorted((run.ranks[0].process.pid, run.provisional) for run in runs) == [(100, True), (200, True)]
+
+    def test_a_helper_with_the_same_log_is_no_run(self) -> None:
+        """`bash run.sh > train.log` gives the file to all that it starts; who comes after the run may train again."""
+        launcher = torchrun(outputs=to_file("/w/train.log"))
+        ranks = ranks_below(launcher, 1)
+        helper = process(90, 1, "python watch.py", outputs=to_file("/w/train.log"))
+        later = process(300, 1, "python job.py", outputs=to_file("/w/train.log"), start_seconds=NOW_SECONDS + 60)
+        discovery = Discovery(Config(), "node7")
+        heads = [
+            [run.ranks[0].process.pid for run in discovery.discover(seen, ())]
+            for seen in (table(launcher, ranks, helper), table(helper), table(helper, later))
+        ]
+        assert heads == [[ranks[0].pid], [], [300]]
+
     def test_a_notebook_on_a_gpu(self) -> None:
         """A kernel is an occupant of its GPU of its own, apart from the server that started it."""
         server = process(90, 1, "python /usr/bin/jupyter-lab")
@@ -552,6 +574,8 @@ class TestInteresting:
             (process(1, 0, "python3 x.py", environment=None), True),
             (process(1, 0, "python3 x.py"), False),
             (process(1, 0, "python3 train.py"), True),
+            (process(1, 0, "python3 x.py", outputs=to_file("/w/train.log")), True),
+            (process(1, 0, "python3 x.py", outputs=to_file("/w/x.log")), False),
             (process(1, 0, "python3 x.py", environment={"RANK": "0"}), True),
             (process(1, 0, "ray::Actor"), True),
             (process(1, 0, "nginx", environment=None), False),

@@ -63,11 +63,14 @@ class TestLooksLikeTraining:
             ("python /home/u/training/serve.py", False),
             ("python main.py", False),
             ("python -c 'import train'", False),
+            ("python main.py --num-epochs 3", True),
+            ("python main.py trainer.max_epochs=3", True),
+            ("python -m server --batch-size 4", False),
             ("vim train.py", False),
         ],
     )
     def test_by_the_script(self, command: str, expected: bool) -> None:
-        """The script's own name counts, not its directory, and only if Python runs it."""
+        """The script's own name counts, not its directory, and what it is told; and only if Python runs it."""
         assert roles.looks_like_training(process(1, 0, command)) is expected
 
 

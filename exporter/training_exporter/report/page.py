@@ -30,6 +30,8 @@ REFRESH_SECONDS = 10
 LOOKED_FOR = (
     "launchers (torchrun, torch.distributed, accelerate, deepspeed, mpirun, Slurm, Ray) and processes with LOCAL_RANK",
     "processes that hold a GPU",
+    "Python programs called like a training (train.py, --num-epochs, > train.log) once a step, epoch or checkpoint shows "
+    "(start them with PYTHONUNBUFFERED=1)",
     "the runs named in the configuration file",
 )
 

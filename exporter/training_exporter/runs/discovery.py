@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -27,6 +27,7 @@ from training_exporter.runs.grouping import Group, Grouper, Memory
 from training_exporter.runs.outputs import Outputs
 from training_exporter.runs.side_targets import error_files, event_files
 from training_exporter.runs.tree import Tree, age
+from training_exporter.runs.writers import LogWriters
 
 HINT_NUMBERS = "rank numbers follow the order of starting: the environment of the ranks cannot be read"
 MAX_SCRIPTS = 256  # of batch jobs whose numbers are remembered
@@ -38,7 +39,8 @@ def interesting(records: Mapping[int, ProcessRecord], config: Config = NO_FILE) 
 
     A Python program whose environment was not read yet is one of them, so that it is read.
     """
-    return {pid for pid, record in records.items() if _is_interesting(record, config)}
+    logs = roles.training_logs(records.values())
+    return {pid for pid, record in records.items() if _is_interesting(record, config, logs)}
 
 
 def environment_keys(config: Config) -> frozenset[str]:
@@ -62,6 +64,7 @@ class Discovery:
         self._places: dict[str, CheckpointPlaces] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         self._traces: dict[tuple[int, int], _Traces] = {}
+        self._writers = LogWriters()
 
     def reconfigure(self, config: Config) -> None:
         """Take another configuration from the next call on; what is known of the processes stays."""
@@ -71,12 +74,15 @@ class Discovery:
         """The runs at this moment, sorted by name. `gpus` holds the newest sample of each device, or nothing."""
         tree = Tree(table.processes)
         devices = Devices(gpus, table)
-        grouper = Grouper(tree, devices.holders.keys(), self._memories, self._names.held)
+        grouper = Grouper(tree, devices.holders.keys(), self._memories, self._names.held, self._writers)
         groups = [group for group in self._grouped(grouper) if self._wanted(group)]
         named = self._named(groups)
         boundaries = frozenset(record.pid for group in groups for record in _heads(group))
         runs = [self._describe(name, group, tree, devices, boundaries) for name, group in named]
         self._remember(named, table)
+        for group in groups:
+            for record in _heads(group):
+                self._writers.note(record, group.head, table.time_seconds)
         present = {run.name for run in runs}
         runs += [_without_processes(run) for run in self._config.runs if _is_due(run) and run.name not in present]
         return tuple(sorted(runs, key=lambda run: run.name))
@@ -274,7 +280,7 @@ class _Family:
         self.others += [r for r in (record, *tree.below(record, without=boundaries)) if r.pid not in known]
 
 
-def _is_interesting(record: ProcessRecord, config: Config) -> bool:
+def _is_interesting(record: ProcessRecord, config: Config, logs: Collection[str]) -> bool:
     if any(_may_fit(match, record) for match in _matches(config)) or roles.launcher_kind(record) is not None:
         return True
     if roles.PLUMBING & {record.name, invocation(record.command).name}:
@@ -283,7 +289,7 @@ def _is_interesting(record: ProcessRecord, config: Config) -> bool:
         return False
     unread = record.environment is None
     numbered = roles.rank_number(record.environment) is not None
-    return unread or numbered or roles.is_ray(record) or roles.looks_like_training(record)
+    return unread or numbered or roles.is_ray(record) or roles.looks_like_training(record, logs)
 
 
 def _matches(config: Config) -> Iterable[Match]:

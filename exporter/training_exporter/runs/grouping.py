@@ -10,6 +10,7 @@ from training_exporter.runs import roles
 from training_exporter.runs.arguments import invocation
 from training_exporter.runs.numbering import fill, renumbered, unique
 from training_exporter.runs.tree import Tree, age
+from training_exporter.runs.writers import LogWriters
 
 NUMBER_KEYS = (*roles.RANK_KEYS, "SLURM_PROCID", "LOCAL_RANK")
 
@@ -53,7 +54,7 @@ class Grouper:
     """Takes a tree apart into groups; each process is claimed once, by the first rule that fits.
 
     `holders`: PIDs that hold a GPU. `remembered`: what ranks of an earlier moment were, and
-    `names`: how the runs were called, both by process key (of the rank, of the head).
+    `names`: how the runs were called, both by process key (of the rank, of the head). `writers`: whose the logs are.
     """
 
     def __init__(
@@ -62,12 +63,15 @@ class Grouper:
         holders: Collection[int],
         remembered: Mapping[tuple[int, int], Memory],
         names: Mapping[tuple[int, int], str],
+        writers: LogWriters,
     ) -> None:
         self._tree = tree
         self._holders = holders
         self._remembered = remembered
         self._names = names
+        self._writers = writers
         self._claimed: set[int] = set()
+        self._outputs: set[str] = set()  # of the claimed
         self.groups: list[Group] = []
 
     def run(self) -> list[Group]:
@@ -87,8 +91,9 @@ class Grouper:
         heads = [rank.process for rank in group.ranks] + group.companions + [stray for stray, _ in group.strays]
         heads += [group.launcher] if group.launcher else []
         for head in heads:
-            self._claimed.add(head.pid)
-            self._claimed.update(record.pid for record in self._tree.below(head))
+            for record in (head, *self._tree.below(head)):
+                self._claimed.add(record.pid)
+                self._outputs.update(target.path for target in record.outputs if target.path)
 
     def _free(self) -> Iterator[ProcessRecord]:
         for record in sorted(self._tree.records.values(), key=age):
@@ -264,11 +269,14 @@ class Grouper:
         return Group("python", None, [Rank(0, 0, root)], provisional=True)
 
     def _by_script(self) -> None:
-        """A Python program called like a training one, before or without a GPU."""
+        """A Python program that is called or writes like a training one, before or without a GPU."""
+        logs = roles.training_logs(self._tree.records.values())
         for record in self._free():
             heir = roles.rank_number(record.environment) is not None  # of a dead rank, or it had been taken above
-            if record.pid not in self._claimed and roles.looks_like_training(record) and not heir:
-                self.claim(Group("python", None, [Rank(0, 0, self._root(record))], provisional=True))
+            root = self._root(record)
+            own = self._writers.own(root, logs - self._outputs)
+            if record.pid not in self._claimed and roles.looks_like_training(record, own) and not heir:
+                self.claim(Group("python", None, [Rank(0, 0, root)], provisional=True))
 
     def by_match(self, fits: Callable[[ProcessRecord], bool]) -> None:
         """What no rule took and `fits` wants: each uppermost process is a run of its own.

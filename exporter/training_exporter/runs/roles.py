@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from training_exporter.model import ProcessRecord
-from training_exporter.runs.arguments import Invocation, invocation
+from training_exporter.runs.arguments import Invocation, invocation, options
 
 # Companions of a run whose work says nothing about it: full matches of the name (at most 15 characters in the
 # kernel) or of the program. Trackers and viewers, Ray's own services, profilers and GPU tools, exporters, pagers.
@@ -75,6 +75,16 @@ TRAINING = re.compile(
     r"train|fine[_-]?tun|(?:^|[_./-])(?:sft|dpo|grpo|ppo|rlhf|orpo|kto|lora|distill|fit)(?:[_./-]|$)", re.IGNORECASE
 )
 
+# Options of programs that train, whatever they are called; the last part of a dotted key. Servers have none of them.
+TRAINING_OPTIONS = frozenset(
+    {
+        "epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "total_epochs", "max_steps",
+        "train_steps", "num_train_steps", "max_train_steps", "train_iters", "max_iters", "lr", "learning_rate",
+        "warmup_steps", "warmup_ratio", "weight_decay", "gradient_accumulation_steps", "per_device_train_batch_size",
+        "train_batch_size", "micro_batch_size", "global_batch_size",
+    }
+)  # fmt: skip
+
 
 def is_uncounted(record: ProcessRecord) -> bool:
     """Whether a process is a companion whose CPU and bytes say nothing about the run."""
@@ -119,10 +129,35 @@ def is_loader(record: ProcessRecord, rank: ProcessRecord) -> bool:
     return forked and record.parent_pid == rank.pid and record.session_id == rank.session_id
 
 
-def looks_like_training(record: ProcessRecord) -> bool:
-    """Whether a Python program is called as training programs are; a hint, never a proof."""
+def looks_like_training(record: ProcessRecord, logs: Collection[str] = ()) -> bool:
+    """Whether a Python program or one of its options is called as in training, or it writes to one of `logs`.
+
+    A hint, never a proof.
+    """
     call = invocation(record.command)
-    return call.python and call.code is None and bool(TRAINING.search(call.name))
+    if not call.python or call.code is not None:
+        return False
+    named = TRAINING.search(call.name)
+    return bool(
+        named
+        or any(key.rpartition(".")[2] in TRAINING_OPTIONS for key, _ in options(call.arguments))
+        or any(target.path in logs for target in record.outputs)
+    )
+
+
+def training_logs(records: Iterable[ProcessRecord]) -> frozenset[str]:
+    """Outputs that are called like the log of a training: files, and pipes that a tee puts into such a file."""
+    found: set[str] = set()
+    for record in records:
+        found.update(t.path for t in record.outputs if t.kind == "file" and t.path and _is_training_file(t.path))
+        call = invocation(record.command)
+        if record.input_pipe and call.name == "tee" and any(_is_training_file(word) for word in call.arguments):
+            found.add(record.input_pipe)
+    return frozenset(found)
+
+
+def _is_training_file(path: str) -> bool:
+    return bool(TRAINING.search(path.rpartition("/")[2]))
 
 
 def is_ray(record: ProcessRecord) -> bool:
