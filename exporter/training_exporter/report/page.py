@@ -30,8 +30,7 @@ REFRESH_SECONDS = 10
 LOOKED_FOR = (
     "launchers (torchrun, torch.distributed, accelerate, deepspeed, mpirun, Slurm, Ray) and processes with LOCAL_RANK",
     "processes that hold a GPU",
-    "Python programs called like a training (train.py, --num-epochs, > train.log) once a step, epoch or checkpoint shows "
-    "(start them with PYTHONUNBUFFERED=1)",
+    "Python programs that look like a training (train.py, --lr, > train.log), once a step or checkpoint is seen",
     "the runs named in the configuration file",
 )
 
