@@ -77,7 +77,7 @@ def exit_code(found: Document) -> int:
     if (
         "unknown" in states
         or (processes is not None and not processes["success"])
-        or any(run["unseen"] for run in found["runs"])
+        or any(run.get("unseen") for run in found["runs"])
     ):
         return CANNOT_TELL
     if any(state in _WARNING_STATES for state in states):
