@@ -8,7 +8,7 @@ Each benchmark compares side by side in one run and prints ratios; its exit stat
 from __future__ import annotations
 
 import ast
-import datetime
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -43,7 +43,7 @@ def main() -> int:
     subprocess.run([str(HERE.parent / "scripts/install-bench-tools")], check=True)
     sections = [section(name) for name in BENCHMARKS]
     machine = f"{os.cpu_count()} cores of {processor()}, Linux {platform.release()}, Python {platform.python_version()}"
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     head = f"# Benchmarks\n\nWritten by `make bench` on {today}: {machine}.\nRatios hold, absolute times do not.\n"
     PAGE.write_text("\n".join([head, *(text for text, _ in sections)]), encoding="utf-8")
     return 0 if all(kept for _, kept in sections) else 1
