@@ -67,6 +67,20 @@ class TestLogReader:
         assert sum(batch.lines for batch in reader.drain()) == 3
         assert reader.drain() == ()
 
+    def test_a_late_tick_stops_the_reading_and_loses_nothing(
+        self, reader: LogReader, tail: Tail, clock: FakeClock
+    ) -> None:
+        """While batches wait for the tick the log stays in its file, so that memory is bounded."""
+        for number in range(monitor.WAITING_BATCHES):
+            tail.append(clock, f"line {number}\n")
+            reader.collect()
+        tail.append(clock, "one more\n")
+        reader.collect()
+        assert len(tail.chunks) == 1
+        assert sum(batch.lines for batch in reader.drain()) == monitor.WAITING_BATCHES
+        reader.collect()
+        assert [batch.last_line for batch in reader.drain()] == ["one more"]
+
     def test_new_patterns_keep_a_half_read_line(self, reader: LogReader, tail: Tail, clock: FakeClock) -> None:
         """A reload in the middle of a line loses nothing, and its patterns hold for that line."""
         tail.append(clock, "my metric bleu")

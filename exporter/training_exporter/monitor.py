@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 SAVE_SECONDS = 30.0
+# A batch holds the events of up to 1 MiB of a log; reading goes on as soon as the tick took them.
+WAITING_BATCHES = 16
 RECALL_SECONDS = 5.0
 # The tick does no I/O, so one that is this late means that the machine was suspended or the thread is gone.
 HEALTHY_SECONDS = 60.0
@@ -92,6 +94,8 @@ class LogReader:
         for run in self._runs - followed:
             self._logs.forget(run)
         self._runs = followed
+        if len(self._batches) >= WAITING_BATCHES:
+            return  # the tick is late: what is not read yet is safer in the file
         chunks = self._tail.collect()
         self._batches.extend(self._logs.consume(chunks, self._clock.now()))
 
