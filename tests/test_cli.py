@@ -11,6 +11,7 @@ import pytest
 from training_exporter import __version__, cli, commands
 from training_exporter.commands import Configuration, serve_options
 from training_exporter.config import Config
+from training_exporter.demo import DEFAULT
 from training_exporter.model import SOURCES
 from training_exporter.options import ServeOptions
 
@@ -77,6 +78,24 @@ class TestMain:
         assert all(action.help for action in cli.arguments_of(cli.commands_of(cli.parser())[command]))
 
 
+class TestHelp:
+    def test_switches(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The usage shows that a source can be switched off."""
+        with pytest.raises(SystemExit):
+            cli.main(["serve", "--help"])
+        usage = capsys.readouterr().out.partition("\n\n")[0]
+        assert all(f"[--[no-]collector.{name}]" in usage for name in SOURCES)
+
+    def test_what_the_demo_shows(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The examples of `--help` say of the demo what it does without flags."""
+        with pytest.raises(SystemExit):
+            cli.main(["--help"])
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  training-exporter demo")]
+        assert DEFAULT == cli.parser().parse_args(["demo"]).scenario == "collective-hang"
+        assert "a run that hangs" in line
+        assert "demo --scenario healthy shows one that is well" in line
+
+
 class TestFiles:
     @pytest.mark.parametrize(
         "words",
@@ -92,7 +111,10 @@ class TestFiles:
         missing = str(tmp_path / "missing")
         assert cli.main([word.replace("MISSING", missing) for word in words]) == 1
         shown = capsys.readouterr()
-        assert missing in shown.out + shown.err
+        (line,) = (shown.out + shown.err).splitlines()
+        assert missing in line
+        assert "[Errno" not in line
+        assert (shown.out == "") == (words[0] != "check-config")
 
     def test_reader_that_goes_away(self) -> None:
         """`| head` ends the program quietly."""

@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from training_exporter.config import duration_seconds
-from training_exporter.demo import DEFAULT, LEAD_SECONDS, ORDINARY_SECONDS, Stage, epoch_seconds, point_of
+from training_exporter.demo import DEFAULT, LEAD_SECONDS, ORDINARY_SECONDS, Stage, epoch_seconds, free_address, point_of
 from training_exporter.demo_stack import EVALUATION, SCRAPE, Stack, StackError, free_port
 from training_exporter.recording import Recording
 from training_exporter.runs.verdict import CODES
@@ -29,6 +31,8 @@ from training_exporter.scenario.records import Scenario
 from training_exporter.simulate import play
 
 ROOT = Path(__file__).parent.parent
+ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+START_SECONDS = 30
 # From the command to the addresses on a busy machine: the past is played and taken over by Prometheus.
 PREPARATION_SECONDS = 20
 
@@ -47,6 +51,22 @@ segments:
   - for: 10m
     ranks: {0: {state: sleeping}}
 """
+
+
+def answer(address: str) -> int:
+    """The status of a page, redirections followed, once its server listens."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=10) as found:  # noqa: S310 - loopback only
+                return int(found.status)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:  # it is starting
+                return error.code
+        except urllib.error.URLError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def story(text: str = STORY) -> Scenario:
@@ -153,6 +173,34 @@ class TestStack:
             held.bind(("127.0.0.1", taken))
             held.listen()
             assert free_port(taken) != taken
+
+    def test_the_demo_moves_aside(self) -> None:
+        """Beside a running exporter the demo takes another port of the same host."""
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            held.listen()
+            taken = f"127.0.0.1:{held.getsockname()[1]}"
+            host, _, port = free_address(taken).rpartition(":")
+            assert host == "127.0.0.1"
+            assert f"{host}:{port}" != taken
+        assert free_address(taken) == taken
+
+    @pytest.mark.skipif(
+        not all(map(shutil.which, ("prometheus", "promtool"))) or not ALERTMANAGER,
+        reason="Prometheus and Alertmanager are not installed",
+    )
+    def test_the_addresses_work(self, tmp_path: Path) -> None:
+        """What is printed answers in a browser with any version, and the hint is a command that shows the alerts."""
+        stack = Stack(tmp_path, ROOT, "127.0.0.1:1")
+        try:
+            places = stack.start(Recording({"job": "training-exporter", "instance": "a"}))
+            assert set(places) == {"Prometheus", "Alertmanager"}
+            addresses = {name: place.partition(",")[0] for name, place in places.items()}
+            assert [answer(address) for address in addresses.values()] == [200, 200]
+            command = places["Alertmanager"].partition(", ")[2]
+            assert command == f"amtool alert --alertmanager.url={addresses['Alertmanager'].rstrip('/')}"
+        finally:
+            stack.stop()
 
     @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
     def test_the_past_becomes_blocks(self, tmp_path: Path) -> None:

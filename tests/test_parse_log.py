@@ -69,9 +69,11 @@ class TestTable:
 
 class TestErrors:
     def test_missing_file(self) -> None:
-        """A file that is not there is an OSError for the command line to report."""
+        """A file that is not there is an OSError for the command line to report, before anything is printed."""
+        out = io.StringIO()
         with pytest.raises(FileNotFoundError):
-            parse_log.run("/nowhere/train.log", json=True, out=io.StringIO())
+            parse_log.run("/nowhere/train.log", json=False, out=out)
+        assert out.getvalue() == ""
 
     def test_bad_pattern(self, log: str) -> None:
         """A pattern that cannot be used is named."""

@@ -42,7 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     story, series = folder / "short.yaml", folder / "out.om"
     story.write_text(STORY)
     out = io.StringIO()
-    assert simulate.run(story, json=True, openmetrics=series, interval_seconds=15, out=out) == 0
+    assert simulate.run(str(story), json=True, openmetrics=series, interval_seconds=15, out=out) == 0
     return out.getvalue(), series.read_text()
 
 
@@ -114,7 +114,7 @@ class TestRun:
         story, series = tmp_path / "short.yaml", tmp_path / "out.om"
         story.write_text(STORY)
         out = io.StringIO()
-        simulate.run(story, json=True, openmetrics=series, interval_seconds=15, out=out)
+        simulate.run(str(story), json=True, openmetrics=series, interval_seconds=15, out=out)
         assert (out.getvalue(), series.read_text()) == played
 
     def test_a_faulty_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,24 +122,32 @@ class TestRun:
         story = tmp_path / "bad.yaml"
         story.write_text(STORY.replace("for: 10m", "fur: 10m"))
         out = io.StringIO()
-        assert simulate.run(story, json=True, openmetrics=None, interval_seconds=15, out=out) == 1
+        assert simulate.run(str(story), json=True, openmetrics=None, interval_seconds=15, out=out) == 1
         assert out.getvalue() == ""
         assert "segments[1].fur" in capsys.readouterr().err
 
-    def test_no_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A file that is not there ends with 1 and its name."""
-        missing = tmp_path / "missing.yaml"
-        assert simulate.run(missing, json=False, openmetrics=None, interval_seconds=15, out=io.StringIO()) == 1
-        assert "missing.yaml" in capsys.readouterr().err
+    def test_no_file(self, tmp_path: Path) -> None:
+        """A file that is not there is an OSError for the command line to report, with its name."""
+        missing = str(tmp_path / "missing.yaml")
+        with pytest.raises(FileNotFoundError, match=r"missing\.yaml"):
+            simulate.run(missing, json=False, openmetrics=None, interval_seconds=15, out=io.StringIO())
 
-    def test_a_folder_that_is_not_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
         """An output that cannot be written is said before anything is played."""
         story, out = tmp_path / "short.yaml", io.StringIO()
         story.write_text(STORY)
         nowhere = tmp_path / "nowhere" / "out.om"
-        assert simulate.run(story, json=True, openmetrics=nowhere, interval_seconds=15, out=out) == 1
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            simulate.run(str(story), json=True, openmetrics=nowhere, interval_seconds=15, out=out)
         assert out.getvalue() == ""
-        assert "nowhere" in capsys.readouterr().err
+
+    def test_a_shipped_name(self) -> None:
+        """A shipped scenario is played by its name, as in the demo."""
+        out = io.StringIO()
+        assert simulate.run("rank-death", json=True, openmetrics=None, interval_seconds=15, out=out) == 0
+        assert ("degraded", "rank") in [
+            (change["state"], change["cause"]) for change in map(json.loads, out.getvalue().splitlines())
+        ]
 
 
 class TestExporterRestart:

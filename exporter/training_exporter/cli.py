@@ -21,7 +21,7 @@ examples:
   training-exporter status                is the run on this node training, validating or dead? exit code 2 = dead
   training-exporter status --url http://node7:14311
   training-exporter parse-log train.log   what the exporter reads in a log
-  training-exporter demo                  a healthy run, without GPU; demo --scenario collective-hang shows a stall
+  training-exporter demo                  a run that hangs, without GPU; demo --scenario healthy shows one that is well
 
 Each command explains itself with --help. Without a command, and when the first argument is a flag, it is serve.
 """
@@ -120,7 +120,7 @@ def _serve(command: argparse.ArgumentParser) -> None:
     _log_flags(command)
 
 
-def _web_flags(command: argparse.ArgumentParser, address: str) -> None:
+def _web_flags(command: argparse.ArgumentParser, address: str, otherwise: str = "") -> None:
     command.set_defaults(default_addresses=(address,))
     web = command.add_argument_group("web")
     web.add_argument(
@@ -128,7 +128,8 @@ def _web_flags(command: argparse.ArgumentParser, address: str) -> None:
         dest="listen_addresses",
         action="append",
         metavar="[HOST]:PORT",
-        help=f"address to listen on, may be given again; without HOST all of IPv4 and IPv6 (default: {address})",
+        help="address to listen on, may be given again; without HOST all of IPv4 and IPv6 "
+        f"(default: {address}{otherwise})",
     )
     web.add_argument(
         "--web.telemetry-path",
@@ -249,7 +250,7 @@ def _check_config(command: argparse.ArgumentParser) -> None:
 
 
 def _simulate(command: argparse.ArgumentParser) -> None:
-    command.add_argument("scenario", type=Path, metavar="SCENARIO.yaml", help="scenario file")
+    command.add_argument("scenario", metavar="SCENARIO", help="a shipped name as in demo --scenario, or a file")
     command.add_argument("--json", action="store_true", help="one JSON object for each change of state")
     command.add_argument("--openmetrics", type=Path, metavar="OUT", help="write all scrapes for promtool tsdb")
     command.add_argument(
@@ -280,7 +281,7 @@ def _demo(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with prometheus/ and alertmanager/: start both too, where they are installed",
     )
-    _web_flags(command, "127.0.0.1:14311")
+    _web_flags(command, "127.0.0.1:14311", ", or a free port where that one is taken")
     _log_flags(command)
 
 
@@ -290,6 +291,10 @@ class _Switch(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str, **options: object) -> None:
         (yes,) = option_strings
         super().__init__([yes, f"--no-{yes[2:]}"], dest, nargs=0, **options)  # type: ignore[arg-type]
+
+    def format_usage(self) -> str:
+        """Both forms in one word."""
+        return f"--[no-]{self.option_strings[0][2:]}"
 
     def __call__(
         self,

@@ -178,16 +178,17 @@ def demo(arguments: argparse.Namespace) -> int:
     from training_exporter import demo as command  # noqa: PLC0415
 
     set_up_logging(arguments.log_level, arguments.log_format)
-    return command.run(
-        command.DemoOptions(
-            scenario=arguments.scenario,
-            speed=arguments.speed,
-            start_seconds=arguments.start,
-            serve=_web_options(arguments),
-            monitoring=arguments.monitoring,
-        ),
-        sys.stdout,
+    web = _web_options(arguments)
+    if not arguments.listen_addresses:
+        web = dataclasses.replace(web, listen_addresses=tuple(map(command.free_address, web.listen_addresses)))
+    options = command.DemoOptions(
+        scenario=arguments.scenario,
+        speed=arguments.speed,
+        start_seconds=arguments.start,
+        serve=web,
+        monitoring=arguments.monitoring,
     )
+    return _said(lambda: command.run(options, sys.stdout))
 
 
 def _said(run: Callable[[], int]) -> int:
@@ -197,7 +198,8 @@ def _said(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        sys.stderr.write(f"{error}\n")
+        named = error.filename is not None and error.strerror
+        sys.stderr.write(f"{error.filename}: {error.strerror}\n" if named else f"{error}\n")
         return 1
 
 

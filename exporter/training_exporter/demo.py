@@ -14,7 +14,7 @@ from typing import TextIO
 
 from prometheus_client.core import GaugeMetricFamily
 
-from training_exporter.demo_stack import JOB, Stack, StackError
+from training_exporter.demo_stack import JOB, Stack, StackError, free_port
 from training_exporter.documents import DocumentError
 from training_exporter.metrics import families
 from training_exporter.options import ServeOptions
@@ -120,11 +120,12 @@ class Stage:
 def run(options: DemoOptions, out: TextIO) -> int:
     """Show the scenario until SIGINT or SIGTERM; addresses go to `out`.
 
-    Exit status: 0, or 1 when the scenario, an address or a program cannot be had, said on the error output.
+    Exit status: 0, or 1 when the scenario, an address or a program cannot be had, said on the error output. Raises
+    OSError for a scenario that cannot be read.
     """
     try:
         return _show(find(options.scenario), options, out)
-    except (OSError, DocumentError, ServerError, StackError) as error:
+    except (DocumentError, ServerError, StackError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
@@ -173,6 +174,12 @@ def _monitored(options: DemoOptions, instance: str, past: Recording) -> Iterator
             yield stack.start(past)
         finally:
             stack.stop()
+
+
+def free_address(address: str) -> str:
+    """The address HOST:PORT of this machine, with another port where something listens on that one already."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{free_port(int(port))}"
 
 
 def _address(host: str, port: int) -> str:

@@ -37,18 +37,19 @@ class Stack:
         self._programs: list[subprocess.Popen[bytes]] = []
 
     def start(self, past: Recording) -> dict[str, str]:
-        """Start what is installed, with the past as history; the addresses by name."""
+        """Start what is installed, with the past as history; where each is to be seen, in words, by name."""
         addresses: dict[str, str] = {}
         alertmanager = None
         program = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")  # as Debian calls it
         if program:
             alertmanager = f"127.0.0.1:{free_port(9093)}"
             self._start_alertmanager(program, alertmanager)
-            addresses["Alertmanager"] = f"http://{alertmanager}/"
+            # Debian builds it without pages: amtool shows the alerts everywhere
+            addresses["Alertmanager"] = f"http://{alertmanager}/, amtool alert --alertmanager.url=http://{alertmanager}"
         if shutil.which("prometheus"):
             address = f"127.0.0.1:{free_port(9090)}"
             self._start_prometheus(address, alertmanager, past)
-            addresses["Prometheus"] = f"http://{address}/alerts"
+            addresses["Prometheus"] = f"http://{address}/"  # the path of its alerts depends on its version
         return addresses
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -24,21 +25,13 @@ def run(file: str, *, json: bool, out: TextIO, patterns: Sequence[str] = ()) -> 
     """
     parser = LogParser(patterns)
     write = _json_line if json else _table_line
-    if not json:
-        out.write(f"{'line':>7}  {'phase':<10} {'event':<19} what\n")
-    if file == "-":
-        _play(sys.stdin.buffer, parser, lambda event: out.write(write(event)))
-    else:
-        with Path(file).open("rb") as stream:
-            _play(stream, parser, lambda event: out.write(write(event)))
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
+        if not json:
+            out.write(f"{'line':>7}  {'phase':<10} {'event':<19} what\n")
+        out.writelines(map(write, _events(stream, parser)))
     if not json:
         out.write(f"{parser.lines} lines, {parser.redraws} redraws, {parser.bytes_read} bytes\n")
     return 0
-
-
-def _play(stream: BinaryIO, parser: LogParser, write: object) -> None:
-    for event in _events(stream, parser):
-        write(event)  # type: ignore[operator]
 
 
 def _events(stream: BinaryIO, parser: LogParser) -> Iterator[LogEvent]:

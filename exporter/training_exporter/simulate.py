@@ -13,7 +13,7 @@ from training_exporter.documents import DocumentError
 from training_exporter.metrics import families
 from training_exporter.recording import Recording
 from training_exporter.runs.view import NodeView
-from training_exporter.scenario.load import load
+from training_exporter.scenario.load import find
 from training_exporter.scenario.play import EPOCH_SECONDS
 from training_exporter.scenario.playback import Playback
 from training_exporter.scenario.records import Scenario
@@ -73,17 +73,18 @@ def play(scenario: Scenario, *, restart_at: int | None = None) -> Iterator[tuple
         yield second, view, playback.player.scraped
 
 
-def run(file: Path, *, json: bool, openmetrics: Path | None, interval_seconds: float, out: TextIO) -> int:
-    """Play `file`, print the changes to `out` and leave the series in `openmetrics`.
+def run(name: str, *, json: bool, openmetrics: Path | None, interval_seconds: float, out: TextIO) -> int:
+    """Play a shipped scenario or that of a file, print the changes to `out` and leave the series in `openmetrics`.
 
-    Exit status: 0, or 1 for a scenario that cannot be read or a file that cannot be written; the error output says why.
+    Exit status: 0, or 1 for a faulty scenario; the error output says why. Raises OSError for a scenario that cannot be
+    read and for a file that cannot be written.
     """
     try:
-        scenario = load(file)
-        series = openmetrics.open("w", encoding="utf-8") if openmetrics else None
-    except (OSError, DocumentError) as error:
+        scenario = find(name)
+    except DocumentError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    series = openmetrics.open("w", encoding="utf-8") if openmetrics else None
     recording = Recording() if series else None
     said = changes_of(scenario, recording, interval_seconds=interval_seconds)
     out.writelines(f"{change.as_json() if json else change.as_text()}\n" for change in said)
