@@ -10,7 +10,7 @@ from training_exporter.logs.plan import BarRole, Ref
 
 _SCALE = "[kKMGT]?"
 _TQDM = re.compile(
-    rf"^(?P<desc>(?:(?!%\|).)*?)\s*(?:{N}%)?\s?\|[^|]*\|\s*(?P<n>{N}){_SCALE}/(?P<total>{N}|\?){_SCALE}"
+    rf"^(?P<desc>(?:(?!%\|).){{0,400}}?)\s{{0,8}}(?:{N}%)?\s?\|[^|]*\|\s*(?P<n>{N}){_SCALE}/(?P<total>{N}|\?){_SCALE}"
     r"(?:\s*\[(?P<meta>[^\]]*)\])?"
 )
 _TQDM_OPEN = re.compile(
@@ -22,7 +22,7 @@ _RICH = re.compile(
     r"(?:\[(?P<meta>[^\]]*)\])?"
 )
 _KERAS = re.compile(
-    rf"^\s*(?P<n>{N})/(?P<total>{N})\s*(?P<glyphs>\[[=>.\s]*\]|[━╸╺─]+)?\s*(?:-\s)?\s*"
+    rf"^\s*(?P<n>{N})/(?P<total>{N})\s{{0,8}}(?P<glyphs>\[[=>.\s]*\]|[━╸╺─]+)?\s{{0,8}}(?:-\s)?\s{{0,8}}"
     rf"(?P<meta>(?:(?:ETA: )?(?:{T}|{N}(?:h|m|s|ms|us|µs))\s?)+(?:{N}(?:h|m|s|ms|us|µs)/(?:step|epoch|"
     rf"sample))?)(?P<rest>\s+-\s.*|\s*$)"
 )

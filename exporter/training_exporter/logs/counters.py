@@ -47,6 +47,7 @@ _TOTAL_STEPS = re.compile(
     re.IGNORECASE,
 )
 
+_MAX_STEPS = 16  # counters of one line; a line with more is no report
 # How well a name counts the run as a whole: micro batches and batches of an epoch are the last choice.
 _RANKS = {
     "global_step": 5,
@@ -160,7 +161,10 @@ def _steps(text: str, found: Counters) -> str:
     for match in _once(_FRACTION_OF, text):
         found.offer(match["unit"], index_of(match["step"]), index_of(match["total"]))
         text = _cut(text, match)
-    while (step := _STEP.search(text)) is not None:
+    for _ in range(_MAX_STEPS):
+        step = _STEP.search(text)
+        if step is None:
+            break
         found.offer(step["name"], index_of(step["step"]), _ref(step["total"]))
         text = text[: step.start()] + step["lead"] + " " + _tail(text[step.end() :])
     if found.step is None:

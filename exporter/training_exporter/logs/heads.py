@@ -18,7 +18,9 @@ _RANK_PREFIXES = [
     re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
     re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss\b))"),  # srun --label
-    re.compile(rf"[A-Za-z][\w-]*[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"),  # pdsh, deepspeed: host name
+    re.compile(
+        rf"[A-Za-z][\w-]{{0,63}}[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"
+    ),  # pdsh, deepspeed: host name
     re.compile(rf"\[[A-Za-z][\w.-]*\]\s(?={T})"),  # host name in brackets before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
@@ -39,6 +41,7 @@ _BRACKET_LOGGER = re.compile(r"^[A-Za-z_][\w.]*$")
 _BRACKET_RANK = re.compile(rf"^(?:Rank|RANK|rank)[ :=]?({N})$")
 _RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
 _RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
+_MAX_PLACE = 200  # characters of the column with file and line at the end
 _RICH_REST = re.compile(r"^ {20,}\S")
 
 
@@ -84,7 +87,9 @@ def take_head(masked: str) -> Head:
     """Split a masked line into head and message."""
     text, rank = take_rank(masked)
     if match := _RICH.match(text):
-        message = _RICH_FILE.sub("", text[match.end() :])
+        message = text[match.end() :]
+        if place := _RICH_FILE.search(message, max(0, len(message) - _MAX_PLACE)):
+            message = message[: place.start()]
         return Head(message.rstrip(), level=match[1], rank=rank, headed=True, rich=True)
     head = Head(text, rank=rank)
     for _ in range(8):

@@ -13,6 +13,7 @@ MAX_DEPTH = 12
 MAX_ENTRIES = 2000
 _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _BARE = re.compile(rf"{N}|{T}|[-+]?[\w.]+%?")
+_STRUCTURE = re.compile(r"[{}\[\]'\"]")
 _BLANK = re.compile(r"\s*")
 
 
@@ -160,5 +161,16 @@ def read(text: str, start: int) -> tuple[Literal, int] | None:
 
 def depth_change(text: str) -> int:
     """Opened minus closed braces and brackets outside quotes: not 0 where a literal goes on in the next line."""
-    bare = _STRING.sub("", text)
-    return sum(bare.count(mark) for mark in "{[") - sum(bare.count(mark) for mark in "}]")
+    depth = position = 0
+    unclosed = ""
+    while (found := _STRUCTURE.search(text, position)) is not None:
+        mark, position = found[0], found.end()
+        if mark in "{[}]":
+            depth += 1 if mark in "{[" else -1
+        elif mark not in unclosed:
+            quoted = _STRING.match(text, found.start())
+            if quoted is None:
+                unclosed += mark  # an apostrophe: nor will another one be closed
+            else:
+                position = quoted.end()
+    return depth

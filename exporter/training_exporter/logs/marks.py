@@ -118,6 +118,7 @@ _STEP_NAME = _re(
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
+MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
     r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|"
     r"best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
@@ -136,12 +137,12 @@ class Mark:
 
 def is_best(text: str) -> bool:
     """Whether a line repeats a value because it is the best so far."""
-    return bool(_BEST.search(text))
+    return bool(_BEST.search(text[:MAX_TEXT]))
 
 
 def find(text: str) -> Mark | None:
     """The mark in a masked message, or None. Saves come first: they mention training, epochs and validation."""
-    if len(text) > 600:
+    if len(text) > MAX_TEXT:
         return None
     if saved := _checkpoint(text):
         return Mark(saved)

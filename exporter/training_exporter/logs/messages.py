@@ -216,6 +216,7 @@ _LIKELY = re.compile(
     r"exitcode|exhausted|removed|watchdog|closed by|fullmesh|assert|ecc|root cause|feature_guard|factory|\^c|reducing|"
     r"recover|retry|time limit|requires_grad|lr_scheduler|placer|bus"
 )
+MAX_TEXT = 2000  # characters of a line in which messages are searched
 _SOFT_LEVELS = frozenset({"WARNING", "WARN", "INFO", "NOTE", "DEBUG"})
 # Errors of which a program may say that it recovered, by logging them below level ERROR.
 _RECOVERABLE = frozenset({"cuda_oom", "device_oom", "storage", "disk_full"})
@@ -229,6 +230,7 @@ NAMES: tuple[tuple[str, MessageClass], ...] = tuple(
 
 def find(text: str, level: str = "") -> Message | None:
     """The known message in a printed line (behind its head), or None."""
+    text = text[:MAX_TEXT]
     if not _LIKELY.search(text):
         return None
     for rule in _BEFORE:

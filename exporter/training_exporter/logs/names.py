@@ -29,6 +29,7 @@ _SET = re.compile(
     r"\s+(?:on|over)\s+(?:the\s+)?(val(?:id(?:ation)?)?|eval|dev|test|train(?:ing)?)(?:\s?set|\s?data\w*)?$"
 )
 _WORD = re.compile(r"[a-z0-9]+")
+MAX_NAME = 200  # characters of a name as printed, the keys above it included
 
 # Durations, rates, sizes and bookkeeping: worth nothing as quality.
 _AUX = re.compile(
@@ -83,6 +84,8 @@ def normalise(name: str) -> tuple[str, Split | None]:
     The split is None where the name says none. An empty name means that nothing is left (a bare `val`).
     """
     text = name.strip().lower()
+    if len(text) > MAX_NAME:
+        return "", None
     split: Split | None = None
     if match := _SET.search(text):
         split, text = _SPLIT_WORDS[match[1]], text[: match.start()]

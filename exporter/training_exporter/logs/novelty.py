@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 MAX_MASKS = 4096
 _VARIABLE = re.compile(
-    r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?:\w+:/)?/[^\s,;:'\")\]]+|(?:[\w.-]+/)+[\w.-]*|\b[0-9a-fA-F]{8,}\b|\S*\d\S*|"
+    r"'[^']*'|\"[^\"]*\"|`[^`]*`|(?:\w{1,20}:/)?/[^\s,;:'\")\]]+|(?:[\w.-]{1,80}/)[\w./-]*|\b[0-9a-fA-F]{8,}\b|"
+    r"\S{0,80}\d\S*|"
     r"\b(?:[0-9a-f]{2,}-){2,}[0-9a-f]+\b"
 )
 _BLANKS = re.compile(r"\s+")
+_MAX_SOURCE = 1000  # characters of a line that make its mask
 # Lines that say only that something still lives; what counts in them is the number of lines, or the time.
 _HEARTBEAT = re.compile(r"(?i)heart-?beat|keep-?alive|\b(?:is|status\W*)\s*alive\b")
 # In a line that reports nothing these say that something waits.
@@ -27,11 +29,12 @@ _MIN_STREAK = 2  # advances in a row: a duration that happens to grow is no coun
 
 def masked_line(literals: Sequence[str]) -> str:
     """The line with every token that has a digit, every hash, path and quoted text replaced."""
-    return _BLANKS.sub(" ", _VARIABLE.sub("#", "#".join(literals)))[:400]
+    return _BLANKS.sub(" ", _VARIABLE.sub("#", "#".join(literals)[:_MAX_SOURCE]))[:400]
 
 
 def is_heartbeat(text: str, *, reports: bool) -> bool:
     """Whether a line only says that something still lives; `reports`: it is of a known format."""
+    text = text[:_MAX_SOURCE]
     return bool(_HEARTBEAT.search(text)) or (not reports and bool(_WAITING.search(text)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from training_exporter.logs.heads import take_head
 from training_exporter.logs.lexer import is_time, lex, mask
 from training_exporter.logs.plan import Plan
@@ -9,6 +11,8 @@ from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
+MAX_BLANKS = 48
+_BLANKS = re.compile(rf"(\s{{{MAX_BLANKS}}})\s+")
 
 Key = tuple[str, ...]
 
@@ -26,7 +30,8 @@ class Shapes:
         plan = self._lines.get(key)
         if plan is not None and (not plan.times or all(map(is_time, map(tokens.__getitem__, plan.times)))):
             return plan, tokens
-        plan, holds = understand(key, tokens, mask(key, tokens))
+        literals = _narrow(key)
+        plan, holds = understand(literals, tokens, mask(literals, tokens))
         if holds:
             _keep(self._lines, key, plan)
         return plan, tokens
@@ -34,14 +39,15 @@ class Shapes:
     def afresh(self, text: str) -> tuple[Plan, list[str]]:
         """The same for a line whose numbers are not of the kind that its shape had before."""
         key, tokens = lex(text)
-        return understand(key, tokens, mask(key, tokens))[0], tokens
+        literals = _narrow(key)
+        return understand(literals, tokens, mask(literals, tokens))[0], tokens
 
     def joined(self, text: str) -> tuple[Plan, list[str]]:
         """What the record says that several lines make together."""
         key, tokens = lex(text[:MAX_JOINED])
         plan = self._joined.get(key)
         if plan is None:
-            head = take_head(mask(key, tokens))
+            head = take_head(mask(_narrow(key), tokens))
             records = tuple(draft for draft in statements(head, tokens) if draft.kind == "record")
             plan = Plan(drafts=records, rank=head.rank)
             _keep(self._joined, key, plan)
@@ -49,6 +55,11 @@ class Shapes:
 
     def __len__(self) -> int:
         return len(self._lines) + len(self._joined)
+
+
+def _narrow(literals: Key) -> Key:
+    """The literals with no run of blanks longer than any column: what is searched behind blanks stays cheap."""
+    return tuple(_BLANKS.sub(r"\1", part) if len(part) > MAX_BLANKS else part for part in literals)
 
 
 def _keep(plans: dict[Key, Plan], key: Key, plan: Plan) -> None:

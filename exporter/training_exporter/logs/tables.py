@@ -24,6 +24,7 @@ _CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
 _KNOWN = frozenset({"epoch", "step", "class", "gpu_mem", "iter", "iteration"})
 _NAMES_NEXT = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
 MAX_COLUMNS = 64
+MAX_HEADER = 4096  # characters with a bar behind the names
 
 
 def names_next(message: str) -> str:
@@ -95,7 +96,7 @@ def framed(rows: Sequence[str]) -> str:
 
 def header(message: str) -> tuple[str, ...]:
     """Column names, where a line is nothing but names of which one at least is known as a metric; else empty."""
-    text = _TAIL_BAR.sub("", message).strip().strip("|│┃ ")
+    text = _TAIL_BAR.sub("", message[:MAX_HEADER]).strip().strip("|│┃ ")
     if re.search(f"{T}", text) or len(text) > 1000 or "=" in text or re.search(N, text):
         return ()
     text = text.removeprefix("copypaste:").strip()

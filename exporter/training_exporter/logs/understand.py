@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ _VALUE_DECIDES = re.compile(rf"exit ?code|return code|Xid|got signal|exit status
 _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘┌┐╇╈┳┻┴┬┼╔╗╚╝+|:~#·.•>]*$")
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 _BLOCK_HEADER = re.compile(
-    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|(?:\[[^\]]*{N}[^\]]*\]\s*)+(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
+    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|(?:\[[^\]{N[1:-1]}]*{N}[^\]]*\]\s*){{1,4}}(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
     rf"validation|eval|statistics)\b[^:]*:)\s*$",
     re.IGNORECASE,
 )
@@ -32,7 +33,7 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 _WORD_SETTING = re.compile(
-    r"\b(?!device|dtype|grad_fn)[\w.]+=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*"
+    r"\b(?!device|dtype|grad_fn)[\w.]{1,80}=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*"
 )
 _SECTION = re.compile(r"\[(?P<split>train|training|valid|val|validation|eval|dev|test)\]", re.IGNORECASE)
 # keys whose text says what a record is about
@@ -42,6 +43,9 @@ _LABELS = frozenset(
 _MASKS = re.compile(f"{N}|{T}")
 _QUOTED = re.compile(r"^\(['\"].*['\"]$")  # a long text that pprint cut into several
 _MAX_COUNTERS = 4  # of a block's header: step, total, epoch, total
+_MAX_HEADER = 300  # characters of a block's header
+MAX_PROSE = 8192  # characters in which names and values are searched; a literal is read to its end
+MAX_BARS = 8  # of those glued to one line the last ones say how far it is
 
 
 def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -> tuple[Plan, bool]:
@@ -110,10 +114,19 @@ def _reporting(plan: Plan, head: Head, tokens: list[str]) -> Plan:
 
 def statements(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
     """What a message without known warning says."""
+    drawn: deque[Draft] = deque(maxlen=MAX_BARS)
+    while (bar := bars.find(head.message)) is not None:
+        drawn.append(_of_bar(bar))
+        rest = bar.rest.lstrip()
+        if not rest:
+            return tuple(drawn)
+        head = take_head(rest)
+    return (*drawn, *_said(head, tokens))
+
+
+def _said(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
+    """What a message says that is no bar."""
     message = head.message
-    bar = bars.find(message)
-    if bar is not None:
-        return _of_bar(bar, tokens)
     progress = _VALIDATED.match(message)
     if progress is not None:
         done, whole = index_of(progress["count"]), index_of(progress["total"])
@@ -136,7 +149,7 @@ def _compile_mark(message: str) -> tuple[Draft, ...]:
     return (mark.draft,) if mark is not None and mark.draft.event == "compile" else ()
 
 
-def _of_bar(bar: bars.Bar, tokens: Sequence[str]) -> tuple[Draft, ...]:
+def _of_bar(bar: bars.Bar) -> Draft:
     found, rest = counters.extract(bar.description)
     record = report.draft(fields.scan(rest + " , " + bar.postfix), counters.Counters(), "")
     draft = Draft(
@@ -148,23 +161,20 @@ def _of_bar(bar: bars.Bar, tokens: Sequence[str]) -> tuple[Draft, ...]:
         epoch=found.epoch,
         epoch_total=found.epoch_total,
     )
-    if record is not None:
-        draft = replace(
-            draft, plain=record.plain, train=record.train, validation=record.validation, test=record.test, averages=()
-        )
-    if not bar.rest.strip():
-        return (draft,)
-    glued = take_head(bar.rest.lstrip())
-    return (draft, *statements(glued, tokens))
+    if record is None:
+        return draft
+    return replace(
+        draft, plain=record.plain, train=record.train, validation=record.validation, test=record.test, averages=()
+    )
 
 
 def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     if _TIMERS.match(message):
         return None
-    message = _PROSE.sub(lambda match: f"{match['split']} {match['name']}: ", message)
     brace = message.find("{")
     literal = literals.read(message, brace) if brace >= 0 else None
     if literal is None:
+        message = _PROSE.sub(lambda match: f"{match['split']} {match['name']}: ", message[:MAX_PROSE])
         found, rest = counters.extract(message)
         pairs = _by_section(rest, fields.scan(rest))
         if len(_WORD_SETTING.findall(message)) >= 3:
@@ -174,7 +184,7 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     entries, end = literal
     if entries.listed:
         return None
-    prefix, suffix = message[:brace], message[end:]
+    prefix, suffix = message[:brace][-MAX_PROSE:], message[end:][:MAX_PROSE]
     found, rest = counters.extract(prefix)
     pairs = [fields.Pair(unmask(name, tokens), ref) for name, ref in entries.numbers]
     words = " ".join(text for key, text in entries.strings.items() if key.lower() in _LABELS)
@@ -221,7 +231,8 @@ def _opens(head: Head) -> str:
         return "dict"
     if stripped.endswith("(") and not message[:1].isspace() and "=" not in stripped:
         return "config"
-    return "block" if _BLOCK_HEADER.match(message) and len(_MASKS.findall(message)) <= _MAX_COUNTERS else ""
+    short = len(message) <= _MAX_HEADER and len(_MASKS.findall(message)) <= _MAX_COUNTERS
+    return "block" if short and _BLOCK_HEADER.match(message) else ""
 
 
 def _goes_on(message: str, stripped: str) -> bool:
