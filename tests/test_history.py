@@ -40,6 +40,7 @@ class TestHistory:
             written_bytes_per_second=0.0,
             cpu_cores=2.0,
             gpu_working_ratio=0.5,
+            seconds=30.0,
         ) == history.rates(run.name)
 
     def test_first_look_has_no_rate(self, rich_view: NodeView) -> None:

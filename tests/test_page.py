@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from training_exporter.model import SOURCES, Health
+from training_exporter.palette import BY_STATE
 from training_exporter.report import page
 from training_exporter.report.document import document
 from training_exporter.report.history import History
@@ -122,8 +123,28 @@ class TestRender:
             history.add(replace(rich_view, time_seconds=rich_view.time_seconds + second, runs=(run,)))
         text = html(rich_view, history=history)
         assert "training for 1 min, stalled for 20 s" in text
-        assert 'class="calm" style="width:75.00%"' in text
-        assert 'class="bad" style="width:25.00%"' in text
+        assert f'style="width:75.00%;background:{BY_STATE["training"].colour}"' in text
+        assert f'style="width:25.00%;background:{BY_STATE["stalled"].colour}"' in text
+        for state in ("training", "stalled"):
+            assert f'<i style="background:{BY_STATE[state].colour}"></i> {state}</span>' in text
+
+    def test_band_keeps_validation_apart(self) -> None:
+        """States that are both well differ in the band, as they do on the dashboards."""
+        assert page.colour("validating") != page.colour("training")
+        assert page.colour("a state of a newer version") == BY_STATE[""].colour
+
+    def test_unseen_run(self, rich_view: NodeView) -> None:
+        """Of a run that shows its processes alone the page claims no phase, and promises no page."""
+        absent = {"gpu": True, "logs": True, "checkpoints": True}
+        run = replace(rich_view.runs[0], verdict=Verdict("starting", 20), absent=absent, blind={}, gpus=(), log=None)
+        text = html(replace(rich_view, runs=(run,)))
+        assert '<article class="warn"' in text
+        assert '<span class="state">cannot tell</span>' in text
+        assert f"<title>cannot tell: {run.name} - training-exporter</title>" in text
+        assert "it pages after" not in text
+        assert "Starting for" not in text
+        dead = html(replace(rich_view, runs=(replace(run, verdict=Verdict("degraded", 90, cause="rank")),)))
+        assert '<span class="state">degraded</span>' in dead
 
     def test_commands_are_set_as_code(self, rich_view: NodeView) -> None:
         """What one can type stands out, and is escaped like everything else."""
@@ -149,6 +170,38 @@ class TestRender:
         assert "GPUs working: 50 %, at most 100 %" in text
         assert "Log lines a minute: 30, at most 60" in text
         assert '<rect x="50.00" y="50.0" width="50.00" height="50.0"/>' in text
+
+    def test_ended_run_has_no_rates(self, rich_view: NodeView) -> None:
+        """What a run did in its last minute is not what it does now that it is over."""
+        history = History()
+        run = replace(rich_view.runs[0], read_bytes_total=0.0)
+        assert run.log is not None
+        history.add(replace(rich_view, runs=(run,)))
+        log = replace(run.log, lines_total=run.log.lines_total + 300)
+        later = replace(run, log=log, read_bytes_total=2.0**30)
+        ended = replace(later, alive=False, verdict=Verdict("ended", 15), processes={}, process_states={}, gpus=())
+        shown = {}
+        for state in (later, ended):
+            view = replace(rich_view, time_seconds=rich_view.time_seconds + 60, runs=(state,))
+            history.add(view)
+            found = document(view, history, private=True)["runs"][0]
+            text = " ".join(f"{line['witness']}: {line['text']}" for line in found["evidence"])
+            rates = ("17.1 MiB/s read", "300 a minute over 1 min", "8 workers expected", "cpu: ")
+            shown[state.alive] = [words in text for words in rates]
+            assert (found["rates"]["lines_per_second"] is None) != state.alive
+            assert ("Log lines a minute: 300, at most 300" in html(view, history=history)) == state.alive
+        assert shown == {True: [True] * 4, False: [False] * 4}
+
+
+class TestCheckpointsOfBefore:
+    def test_no_contradiction_to_a_start(self, rich_view: NodeView) -> None:
+        """A run that starts beside checkpoints of an earlier start says whose they are, and loses its own work only."""
+        now = rich_view.time_seconds
+        run = replace(rich_view.runs[0], verdict=Verdict("starting", 20), start_seconds=now - 120)
+        text = html(replace(rich_view, runs=(run,)))
+        assert "3 complete checkpoints, the last of step 3,500 with 15.8 GiB, from before this start" in text
+        assert "Lost if it ended now: 2 min of work: the checkpoints are from before it." in text
+        assert "from before" not in html(rich_view)
 
 
 class TestDocument:

@@ -86,6 +86,8 @@ class TestExitCode:
         assert [step.partition(".")[0] for step in shown["runs"][0]["next"]] == [
             "Cannot tell more than that its processes exist"
         ]
+        assert terminal.render(shown, colour=False).startswith(f"{run.name}  CANNOT TELL\n")
+        assert (shown["runs"][0]["verdict"]["state"], shown["runs"][0]["expected"]) == ("starting", None)
         seen = replace(run, absent={**absent, "logs": False})
         assert exit_code(found(replace(rich_view, runs=(seen,), health=healthy))) == FINE
 

@@ -265,12 +265,61 @@ class TestSentence:
     def test_says_what_is_expected_while_validating(self) -> None:
         """With numbers, and the time of the page."""
         judged = replace(TRAINING, phase="validating", idle_seconds=5.0, idle_budget_seconds=2700.0)
-        numbers = Numbers(phase_seconds=720.0, last_phase_seconds=1500.0, utilization=0.0, bytes_per_second=4.2e6)
+        numbers = Numbers(
+            phase_seconds=720.0,
+            last_phase_seconds=1500.0,
+            ages_seconds={"step": 730.0, "validation": 2.0, "io": 1.0},
+            validation_ratio=0.48,
+            utilization=0.0,
+            bytes_per_second=4.2e6,
+        )
         words = sentence(judged, Judgement("validating"), numbers)
         assert words.startswith(
-            "Validating for 12 min, the last took 25 min: GPUs at 0 %, reading and writing 4.2 MB/s; would page at "
+            "Validating for 12 min, the last took 25 min: 48 % validated, 2 s ago, GPUs at 0 %, "
+            "reading and writing 4.0 MiB/s over 10 s; would page at "
         )
         assert words.endswith(" if it fell silent now.")
+
+    @pytest.mark.parametrize(
+        ("ages", "expected"),
+        [
+            (
+                {"step": 2.0, "log": 2.0, "gpu": 1.0, "io": 1.0, "cpu": 1.0},
+                "step 47 of 1,000, 2 s ago, GPUs work at 98 %",
+            ),
+            ({"checkpoint": 3.0, "gpu": 90.0}, "a checkpoint grew, 3 s ago, GPUs at 98 %"),
+            ({"validation": 3.0, "log": 1.0}, "a validation result, 3 s ago, GPUs at 98 %"),
+            ({"log": 4.0, "cpu": 1.0}, "a new log line, 4 s ago, GPUs at 98 %, children use 1.5 cores"),
+            ({"step": 300.0, "gpu": 1.0}, "GPUs work at 98 %"),
+            ({"io": 1.0}, "GPUs at 98 %, reading and writing 20 B/s over 10 s"),
+            ({}, "GPUs at 98 %"),
+        ],
+    )
+    def test_gives_the_strongest_reason(self, ages: dict[str, float], expected: str) -> None:
+        """A step says more than a checkpoint, that more than a line, and bytes count only where they are activity."""
+        numbers = Numbers(
+            ages_seconds=ages,
+            step=47,
+            steps_target=1000,
+            utilization=0.98,
+            bytes_per_second=20.0,
+            child_cores=1.5,
+        )
+        words = sentence(TRAINING, Judgement("training"), numbers)
+        assert words.partition(": ")[2].partition(";")[0] == expected
+
+    def test_old_step_is_a_position(self) -> None:
+        """Where the run stands is said even while no step comes, and as no sign of life."""
+        numbers = Numbers(phase_seconds=119.0, ages_seconds={"step": 300.0, "gpu": 1.0}, step=47)
+        words = sentence(TRAINING, Judgement("training"), numbers)
+        assert words.startswith("Training for 1 min (step 47): GPUs work")
+
+    def test_nothing_seen_is_no_phase(self) -> None:
+        """Of a run that shows neither GPU nor log nor checkpoint no phase is claimed, and no page is announced."""
+        judged = replace(TRAINING, phase="starting", gpu_seen=False, log_seen=False, checkpoints_seen=False)
+        words = sentence(judged, judge(judged), Numbers(phase_seconds=120.0))
+        assert words == "Cannot tell: its processes exist, and nothing of its GPUs, log and checkpoints can be seen."
+        assert "would page" not in sentence(replace(judged, checkpoints_seen=True), judge(judged), Numbers())
 
     def test_says_when_a_quiet_run_would_page(self) -> None:
         """On the wall clock."""
@@ -287,7 +336,7 @@ class TestSentence:
         """By source."""
         judged = replace(IDLE, blind=frozenset({"gpu"}))
         assert sentence(judged, judge(judged), Numbers()) == (
-            "Cannot tell: no sign of life for 12 min, but gpu cannot be read."
+            "Cannot tell: no sign of life for 11 min, but gpu cannot be read."
         )
 
     def test_gives_the_reason_of_a_failure(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training_exporter.report import words
+from training_exporter import words
 
 
 @pytest.mark.parametrize(

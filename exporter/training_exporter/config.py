@@ -71,7 +71,8 @@ def load(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError(str(path), [Fault(0, "", f"cannot be read: {error.strerror or error}")]) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DocumentError(str(path), [Fault(0, "", f"cannot be read: {reason}")]) from error
     faults: list[Fault]
     config: Config | None
     config, faults = parse(text, _config, empty={})

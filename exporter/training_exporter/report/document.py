@@ -10,7 +10,7 @@ from training_exporter import __version__, redact
 from training_exporter.model import Health
 from training_exporter.report import advice
 from training_exporter.report.evidence import Witness, expectation, page_time_seconds, risk, unseen, witnesses
-from training_exporter.report.history import History, Moment, between
+from training_exporter.report.history import History, Moment, Rates, between
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView, Verdict
 
 # Raised when a key changes its meaning or goes; new keys may come at any time. The schema is docs/api.md.
@@ -76,7 +76,7 @@ def _gpu(gpu: GpuView, view: NodeView) -> Document:
 
 
 def _run(run: RunView, view: NodeView, history: History, *, private: bool) -> Document:
-    rates = history.rates(run.name)
+    rates = history.rates(run.name) if run.alive else Rates()  # the minute before an end says nothing of now
     return {
         **_judgement(run, view),
         "evidence": [_witness(found) for found in witnesses(run, view, rates, private=private)],

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from training_exporter import redact
 from training_exporter.model import SourceName
 from training_exporter.report.history import Rates
-from training_exporter.report.words import duration, percent, plural, size
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView
+from training_exporter.words import duration, percent, plural, size
 
 _JUDGED_SOURCES: tuple[SourceName, ...] = ("gpu", "logs", "checkpoints")
 
@@ -33,7 +33,7 @@ def witnesses(run: RunView, view: NodeView, rates: Rates, *, private: bool) -> t
 
 def expectation(run: RunView, now: float) -> str | None:
     """How long its phase may be expected to last, how silent it is and may be; None if nothing is expected of it."""
-    if not run.alive:
+    if not run.alive or unseen(run):
         return None
     parts = [_phase(run, now)] if run.phase in _PASSING_PHASES and run.phase_start_seconds is not None else []
     for budget, spent, what in (
@@ -61,6 +61,8 @@ def page_time_seconds(run: RunView, view: NodeView) -> float | None:
     allowed = run.budgets_seconds.get("idle")
     if not run.alive or not run.paging or allowed is None or run.idle_seconds is None:
         return None
+    if run.absent.get("processes") or (run.absent.get("gpu") and run.absent.get("logs")):  # as in the verdict
+        return None
     left = allowed - run.idle_seconds
     return view.time_seconds + left if left > 0 else None
 
@@ -70,11 +72,18 @@ def risk(run: RunView, view: NodeView) -> str | None:
     found = run.checkpoints
     if not run.alive or found is None:
         return None
+    if _older(found, run):
+        return f"{duration(view.time_seconds - (run.start_seconds or 0.0))} of work: the checkpoints are from before it"
     if found.last_seconds is not None:
         return f"{duration(view.time_seconds - found.last_seconds)} of work since the last complete checkpoint"
     if run.start_seconds is None:
         return "the whole run: no checkpoint was written yet"
     return f"the whole run of {duration(view.time_seconds - run.start_seconds)}: no checkpoint was written yet"
+
+
+def _older(found: CheckpointView, run: RunView) -> bool:
+    """Whether all checkpoints are from before the present start: the run may have been resumed from one."""
+    return found.last_seconds is not None and run.start_seconds is not None and found.last_seconds < run.start_seconds
 
 
 def _witnesses(run: RunView, view: NodeView, rates: Rates, *, private: bool) -> Iterator[Witness]:
@@ -87,7 +96,7 @@ def _witnesses(run: RunView, view: NodeView, rates: Rates, *, private: bool) -> 
     yield from _log(run.log, rates, now, private=private)
     yield from _results(run, now)
     if run.checkpoints is not None:
-        yield _checkpoints(run.checkpoints, now)
+        yield _checkpoints(run.checkpoints, now, before=_older(run.checkpoints, run))
         if private and run.checkpoints.not_checkpoints:
             names = ", ".join(map(redact.text, run.checkpoints.not_checkpoints[:8]))
             yield Witness("no checkpoint", f"also in the directory: {names}")
@@ -119,12 +128,12 @@ def _progress(run: RunView, now: float) -> Iterator[Witness]:
 def _processes(run: RunView, rates: Rates, now: float) -> Iterator[Witness]:
     if run.processes:
         words = [plural(count, role) for role, count in run.processes.items() if count and role != "other"]
-        if run.workers_expected is not None:
+        if run.alive and run.workers_expected is not None:
             words.append(f"{plural(run.workers_expected, 'worker')} expected")
         words += [f"{count} {state.replace('_', ' ')}" for state, count in run.process_states.items() if count]
         yield Witness("processes", ", ".join(words) or "none left")
     for signal, rate in (("cpu", _cpu(rates)), ("io", _io(rates))):
-        if rate or signal in run.activity_seconds:
+        if run.alive and (rate or signal in run.activity_seconds):
             yield Witness(signal, rate or "no rate yet", _age(now, run.activity_seconds.get(signal)))
     for name, seconds in (("disk sleep", run.disk_sleep_seconds), ("stopped", run.stopped_seconds)):
         if seconds:
@@ -132,12 +141,17 @@ def _processes(run: RunView, rates: Rates, now: float) -> Iterator[Witness]:
 
 
 def _cpu(rates: Rates) -> str:
-    return "" if rates.cpu_cores is None else f"{rates.cpu_cores:.1f} cores"
+    return "" if rates.cpu_cores is None else f"{rates.cpu_cores:.1f} cores{_window(rates)}"
 
 
 def _io(rates: Rates) -> str:
     words = (("read", rates.read_bytes_per_second), ("written", rates.written_bytes_per_second))
-    return ", ".join(f"{size(rate)}/s {what}" for what, rate in words if rate is not None)
+    said = ", ".join(f"{size(rate)}/s {what}" for what, rate in words if rate is not None)
+    return said and f"{said}{_window(rates)}"
+
+
+def _window(rates: Rates) -> str:
+    return "" if rates.seconds is None else f" over {duration(rates.seconds)}"
 
 
 def _gpu(gpu: GpuView, now: float) -> Witness:
@@ -171,7 +185,7 @@ def _log(log: LogView | None, rates: Rates, now: float, *, private: bool) -> Ite
         return
     words = plural(log.lines_total, "line") + " since it is watched"
     if rates.lines_per_second is not None:
-        words += f", {60 * rates.lines_per_second:.0f} a minute"
+        words += f", {60 * rates.lines_per_second:.0f} a minute{_window(rates)}"
     if private and log.last_line:
         words += f"; last: {redact.text(log.last_line)}"
     yield Witness("log", words, _age(now, log.last_line_seconds))
@@ -186,12 +200,14 @@ def _results(run: RunView, now: float) -> Iterator[Witness]:
         yield Witness(f"{split} metrics", ", ".join(values[:8]) or "none kept", _age(now, seconds))
 
 
-def _checkpoints(found: CheckpointView, now: float) -> Witness:
+def _checkpoints(found: CheckpointView, now: float, *, before: bool) -> Witness:
     words = plural(found.count, "complete checkpoint")
     if found.last_step is not None:
         words += f", the last of step {found.last_step:,}"
     if found.last_bytes is not None:
         words += f" with {size(found.last_bytes)}"
+    if before:
+        words += ", from before this start"
     if found.in_progress:
         words += f"; writing one, {size(found.in_progress_bytes or 0)} so far"
     if found.interval_seconds is not None:

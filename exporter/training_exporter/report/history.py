@@ -38,6 +38,7 @@ class Rates:
     written_bytes_per_second: float | None = None
     cpu_cores: float | None = None
     gpu_working_ratio: float | None = None
+    seconds: float | None = None  # that they are taken over
 
 
 class History:
@@ -83,6 +84,7 @@ def between(first: Moment, last: Moment) -> Rates:
         written_bytes_per_second=_rate(first.written_bytes, last.written_bytes, seconds),
         cpu_cores=_rate(first.cpu_seconds, last.cpu_seconds, seconds),
         gpu_working_ratio=None if working is None else min(1.0, working),
+        seconds=seconds,
     )
 
 

@@ -10,8 +10,13 @@ from typing import Any
 
 import jinja2
 
+from training_exporter.palette import BY_STATE
 from training_exporter.report.document import Document
-from training_exporter.report.words import duration, percent, size
+from training_exporter.words import duration, percent, size
+
+# Instead of the phase of a run of which only the processes are seen: its state is the best guess and worth nothing.
+CANNOT_TELL = "cannot tell"
+_GUESSED = ("starting", "training", "validating", "checkpointing", "quiet", "unknown")
 
 # How loud a state is on the page; what is not here is calm.
 _TONES: Mapping[str, str] = {
@@ -20,6 +25,7 @@ _TONES: Mapping[str, str] = {
     "stalled": "bad",
     "no_progress": "warn",
     "unknown": "warn",
+    CANNOT_TELL: "warn",
     "quiet": "note",
     "absent": "note",
     "ended": "note",
@@ -56,9 +62,20 @@ def render(document: Document, *, telemetry_path: str, collectors: Iterable[str]
     )
 
 
-def tone(state: str) -> str:
-    """The colour class of a state: bad, warn, note or calm."""
-    return _TONES.get(state, "calm")
+def headline(run: Document) -> str:
+    """The state of a run as the first words of its block: that of the verdict, unless nothing of the run is seen."""
+    state: str = run["verdict"]["state"]
+    return CANNOT_TELL if run.get("unseen") and state in _GUESSED else state.replace("_", " ")
+
+
+def tone(words: str) -> str:
+    """The colour class of a state or headline: bad, warn, note or calm."""
+    return _TONES.get(words.replace(" ", "_"), _TONES.get(words, "calm"))
+
+
+def colour(state: str) -> str:
+    """The colour of a state wherever its past is drawn, as on the dashboards; never without its word."""
+    return BY_STATE.get(state, BY_STATE[""]).colour
 
 
 def clock_time(seconds: float) -> str:
@@ -74,7 +91,11 @@ def bands(history: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
     starts = [next(group) for _, group in groupby(history, key=lambda moment: moment["state"])]
     ends = [start["time"] for start in starts[1:]] + [history[-1]["time"]]
     return [
-        (start["state"], 100 * (end - start["time"]) / whole, f"{start['state']} for {duration(end - start['time'])}")
+        (
+            start["state"],
+            100 * (end - start["time"]) / whole,
+            f"{start['state'].replace('_', ' ')} for {duration(end - start['time'])}",
+        )
         for start, end in zip(starts, ends, strict=True)
         if end > start["time"]
     ]
@@ -105,7 +126,9 @@ def _environment() -> jinja2.Environment:
         "duration": duration,
         "size": size,
         "percent": percent,
+        "headline": headline,
         "tone": tone,
+        "colour": colour,
         "clock_time": clock_time,
         "bands": bands,
         "curve": curve,

@@ -10,8 +10,8 @@ from typing import Any
 
 from training_exporter import redact
 from training_exporter.report.document import Document
-from training_exporter.report.page import LOOKED_FOR, tone
-from training_exporter.report.words import duration, percent, size
+from training_exporter.report.page import LOOKED_FOR, headline, tone
+from training_exporter.words import duration, percent, size
 
 _COLOURS: Mapping[str, str] = {"bad": "1;31", "warn": "1;33", "note": "1", "calm": "1;32"}
 WIDEST = 140
@@ -38,9 +38,9 @@ def _lines(document: Document, *, colour: bool) -> Iterator[str]:
 
 def _run(run: Document, *, colour: bool) -> Iterator[str]:
     verdict = run["verdict"]
-    state = verdict["state"].replace("_", " ").upper()
+    state = headline(run)
     cause = f" ({verdict['cause']})" if verdict["cause"] else ""
-    yield f"{redact.printable(run['name'])}  {_coloured(state + cause, tone(verdict['state']), colour=colour)}"
+    yield f"{redact.printable(run['name'])}  {_coloured(state.upper() + cause, tone(state), colour=colour)}"
     for label, text in _sentences(run):
         yield from _wrapped(label, text)
     for line in run["evidence"]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from training_exporter.runs.activity import RATE_SECONDS
 from training_exporter.runs.verdict import QUIET_SECONDS, Facts, Judgement, is_training_level
+from training_exporter.words import duration, percent, size
+
+# Children that use less are no evidence.
+LEAST_CORES = 0.05
 
 _CAUSES = {
     "stopped": "a rank is stopped by a signal",
@@ -19,6 +25,11 @@ _CAUSES = {
 }
 
 
+# What moved lately speaks for a run, the strongest kind first: GPUs and processes follow with their numbers.
+_PROGRESS = ("step", "validation", "checkpoint", "log")
+_LIVING = ("starting", "training", "validating", "checkpointing", "quiet", "unknown")
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What the sentence may mention besides the facts. None = unknown."""
@@ -26,21 +37,29 @@ class Numbers:
     phase_seconds: float | None = None
     last_phase_seconds: float | None = None  # how long the last one of this kind took
     wall_shift_seconds: float = 0.0
+    ages_seconds: Mapping[str, float] = field(default_factory=dict)  # of the newest move, by signal
     step: int | None = None
     steps_target: int | None = None
+    validation_ratio: float | None = None  # 0-1, of the bar of a running validation
     utilization: float | None = None  # 0-1, mean of the run's GPUs
     bytes_per_second: float | None = None
     child_cores: float | None = None
     reason: str | None = None  # of an end
     weak: tuple[str, ...] = ()
-    newest_signal: str | None = None
+
+    def lately(self, signal: str) -> bool:
+        """Whether it moved so lately that the run is not quiet."""
+        age = self.ages_seconds.get(signal)
+        return age is not None and age <= QUIET_SECONDS
 
 
 def sentence(facts: Facts, judgement: Judgement, numbers: Numbers) -> str:
-    """For example: Validating for 12 min, the last took 25 min: GPUs at 0 %, reading and writing 4.2 MB/s; ..."""
+    """For example: Validating for 12 min, the last took 25 min: 48 % validated, 2 s ago, GPUs at 0 %; ..."""
     state = judgement.state
     if state in ("finished", "failed", "ended", "absent"):
         return _end(state, numbers)
+    if state in _LIVING and not (facts.gpu_seen or facts.log_seen or facts.checkpoints_seen):
+        return "Cannot tell: its processes exist, and nothing of its GPUs, log and checkpoints can be seen."
     work, idle = _work(numbers), _idle(facts)
     words = {
         "degraded": f"Degraded: {_CAUSES.get(judgement.cause, '')}; {idle}",
@@ -68,9 +87,8 @@ def _phase(facts: Facts, numbers: Numbers) -> str:
     words = f"{facts.phase.capitalize()} for {_duration(numbers.phase_seconds)}"
     if numbers.last_phase_seconds is not None:
         words += f", the last took {_duration(numbers.last_phase_seconds)}"
-    if facts.phase == "training" and numbers.step is not None:
-        target = "" if numbers.steps_target is None else f" of {numbers.steps_target}"
-        words += f" (step {numbers.step}{target})"
+    if facts.phase == "training" and not numbers.lately("step") and (step := _step(numbers)):
+        words += f" ({step})"
     if is_training_level(facts) and (facts.no_progress_seconds or 0.0) > facts.progress_budget_seconds:
         words += f", log silent for {_duration(facts.no_progress_seconds)}"
     return words
@@ -85,19 +103,55 @@ def _idle(facts: Facts) -> str:
 
 
 def _work(numbers: Numbers) -> str:
-    words = []
-    if numbers.utilization is not None:
-        words.append(f"GPUs at {numbers.utilization * 100:.0f} %")
-    if numbers.bytes_per_second is not None:
-        words.append(f"reading and writing {_rate(numbers.bytes_per_second)}")
-    if numbers.child_cores is not None and numbers.child_cores >= 0.05:
-        words.append(f"children use {numbers.child_cores:.1f} cores")
+    words = [*_progress(numbers), *_gpus(numbers)]
+    if not numbers.lately("step"):
+        words += _host(numbers)
+    if not words and numbers.bytes_per_second is not None:
+        words.append(_io(numbers.bytes_per_second))
     words.extend(numbers.weak)
     return ", ".join(words) or "nothing is known of GPUs and processes"
 
 
+def _progress(numbers: Numbers) -> Iterator[str]:
+    """The strongest kind of progress that was seen lately."""
+    signal = next(filter(numbers.lately, _PROGRESS), None)
+    if signal is None:
+        return
+    what = {"step": _step(numbers), "checkpoint": "a checkpoint grew", "log": "a new log line"}.get(signal)
+    if signal == "validation":
+        ratio = numbers.validation_ratio
+        what = "a validation result" if ratio is None else f"{percent(ratio)} validated"
+    yield f"{what or 'a step'}, {duration(numbers.ages_seconds[signal])} ago"
+
+
+def _step(numbers: Numbers) -> str | None:
+    if numbers.step is None:
+        return None
+    return f"step {numbers.step:,}" + ("" if numbers.steps_target is None else f" of {numbers.steps_target:,}")
+
+
+def _gpus(numbers: Numbers) -> Iterator[str]:
+    verb = "work" if numbers.lately("gpu") else ""
+    if numbers.utilization is not None:
+        yield f"GPUs {verb} at {percent(numbers.utilization)}".replace("  ", " ")
+    elif verb:
+        yield "GPUs work"
+
+
+def _host(numbers: Numbers) -> Iterator[str]:
+    if numbers.lately("io") and numbers.bytes_per_second is not None:
+        yield _io(numbers.bytes_per_second)
+    if numbers.lately("cpu"):
+        cores = numbers.child_cores or 0.0
+        yield f"children use {cores:.1f} cores" if cores >= LEAST_CORES else "a rank computes"
+
+
+def _io(bytes_per_second: float) -> str:
+    return f"reading and writing {size(bytes_per_second)}/s over {RATE_SECONDS:.0f} s"
+
+
 def _deadline(facts: Facts, numbers: Numbers) -> str:
-    if facts.idle_seconds is None or not facts.processes_seen:
+    if facts.idle_seconds is None or not facts.processes_seen or not (facts.gpu_seen or facts.log_seen):
         return ""
     left = facts.idle_budget_seconds - facts.idle_seconds
     if left <= 0.0:
@@ -108,17 +162,4 @@ def _deadline(facts: Facts, numbers: Numbers) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "an unknown time"
-    if seconds < 120.0:
-        return f"{seconds:.0f} s"
-    if seconds < 7200.0:
-        return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:.1f} h"
-
-
-def _rate(bytes_per_second: float) -> str:
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_second >= size:
-            return f"{bytes_per_second / size:.1f} {unit}"
-    return f"{bytes_per_second:.0f} B/s"
+    return "an unknown time" if seconds is None else duration(seconds)
