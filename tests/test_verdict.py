@@ -308,6 +308,26 @@ class TestSentence:
         words = sentence(TRAINING, Judgement("training"), numbers)
         assert words.partition(": ")[2].partition(";")[0] == expected
 
+    def test_weak_evidence_is_for_want_of_better(self) -> None:
+        """It is named only where nothing stronger speaks for the run."""
+        weak = Numbers(ages_seconds={"gpu": 90.0}, utilization=0.0, weak=("its output grows unread",))
+        strong = replace(weak, ages_seconds={"gpu": 1.0})
+        words = [sentence(TRAINING, Judgement("training"), numbers) for numbers in (weak, strong)]
+        assert [": GPUs at 0 %, its output grows unread;" in said for said in words] == [True, False]
+
+    def test_a_step_before_the_phase_is_no_reason(self) -> None:
+        """What moved before a validation began does not speak for the validation."""
+        numbers = Numbers(phase_seconds=10.0, ages_seconds={"step": 16.0, "gpu": 1.0}, step=950)
+        words = sentence(replace(TRAINING, phase="validating"), Judgement("validating"), numbers)
+        assert words.startswith("Validating for 10 s: GPUs work; ")
+
+    def test_degraded_run_may_be_alive(self) -> None:
+        """A run whose loss is not finite goes on, and is not called lifeless."""
+        judged = replace(TRAINING, idle_seconds=2.0, nonfinite_streak=3)
+        assert sentence(judged, judge(judged), Numbers()) == (
+            "Degraded: the loss is not finite; the last sign of life was 2 s ago."
+        )
+
     def test_old_step_is_a_position(self) -> None:
         """Where the run stands is said even while no step comes, and as no sign of life."""
         numbers = Numbers(phase_seconds=119.0, ages_seconds={"step": 300.0, "gpu": 1.0}, step=47)

@@ -48,9 +48,11 @@ class Numbers:
     weak: tuple[str, ...] = ()
 
     def lately(self, signal: str) -> bool:
-        """Whether it moved so lately that the run is not quiet."""
+        """Whether it moved in this phase, and so lately that the run is not quiet."""
         age = self.ages_seconds.get(signal)
-        return age is not None and age <= QUIET_SECONDS
+        if age is None or (self.phase_seconds is not None and age > self.phase_seconds):
+            return False
+        return age <= QUIET_SECONDS
 
 
 def sentence(facts: Facts, judgement: Judgement, numbers: Numbers) -> str:
@@ -61,8 +63,9 @@ def sentence(facts: Facts, judgement: Judgement, numbers: Numbers) -> str:
     if state in _LIVING and not (facts.gpu_seen or facts.log_seen or facts.checkpoints_seen):
         return "Cannot tell: its processes exist, and nothing of its GPUs, log and checkpoints can be seen."
     work, idle = _work(numbers), _idle(facts)
+    last = f"the last sign of life was {_duration(facts.idle_seconds)} ago"
     words = {
-        "degraded": f"Degraded: {_CAUSES.get(judgement.cause, '')}; {idle}",
+        "degraded": f"Degraded: {_CAUSES.get(judgement.cause, '')}; {last}",
         "stalled": f"Stalled ({judgement.cause}): {idle}, {_CAUSES.get(judgement.cause, '')}; {work}",
         "no_progress": f"No progress for {_duration(facts.no_progress_seconds)} although something moves: {work}",
         "unknown": f"Cannot tell: {idle}, but {', '.join(sorted(facts.blind))} cannot be read",
@@ -108,7 +111,8 @@ def _work(numbers: Numbers) -> str:
         words += _host(numbers)
     if not words and numbers.bytes_per_second is not None:
         words.append(_io(numbers.bytes_per_second))
-    words.extend(numbers.weak)
+    if not any(map(numbers.lately, (*_PROGRESS, "gpu"))):
+        words.extend(numbers.weak)
     return ", ".join(words) or "nothing is known of GPUs and processes"
 
 
