@@ -267,3 +267,52 @@ class TestTables:
         assert [(event.event, event.epoch, dict(event.metrics)) for event in events if event.split == "val"] == [
             ("validation", 0, {"loss": 0.601221, "accuracy": 0.781122})
         ]
+
+
+class TestEndOfTraining:
+    """Which lines say that the training is over."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Finished Training",
+            "done training in 123.4 seconds",
+            "Training completed.",
+            "Training finished! Best acc 0.9",
+            "Training finished in 3h 2m",
+            "Training completed successfully",
+            "Training completed after 100 steps",
+            "Finished training at iteration 1000",
+            "Total training time: 0:02:36 (0:00:07 on hooks)",
+            "Overall training speed: 1998 iterations in 0:02:29 (0.0750 s / it)",
+            "INFO: Completed training run",
+            "Training done (3 epochs)",
+            "Training completed. Next steps: share the model",
+        ],
+    )
+    def test_an_end_is_a_statement_of_its_own(self, line: str) -> None:
+        """With when and how at most."""
+        assert [event.event for event in LogParser().feed(line.encode() + b"\n", 0.0)] == ["train_end"]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Finished training step 3",
+            "training finished for fold 1 of 5",
+            "Training completed: 50%",
+            "Done training for epoch 0",
+            "Completed training batch 10/100",
+            "Finished training iteration 200",
+            "Finished training tokenizer",
+            "Done training discriminator",
+            "Total training time so far: 3h",
+            "overall training speed: 3 it/s",
+            "Training finished for this stage, moving on",
+            "Training done, next fold",
+            "Training stopped for validation",
+            "End of training step 3",
+        ],
+    )
+    def test_the_end_of_a_part_is_none(self, line: str) -> None:
+        """A step, a fold, a share, an object behind it."""
+        assert [event for event in LogParser().feed(line.encode() + b"\n", 0.0) if event.event == "train_end"] == []

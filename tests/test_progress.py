@@ -248,3 +248,39 @@ class TestRestored:
         read(progress, event("train_end", "done"))
         read(progress, step(3))
         assert progress.done is True
+
+    def test_an_end_is_none_when_the_training_goes_on_behind_it(self) -> None:
+        """`Training finished.` of a fold or a stage: three further steps say so."""
+        progress = LogProgress()
+        read(progress, step(10))
+        read(progress, event("train_end", "done"))
+        goes_on = [read(progress, step(number)).goes_on for number in (11, 12, 13)]
+        assert (goes_on, progress.done) == ([False, False, True], False)
+
+    def test_an_end_is_none_when_steps_begin_anew_behind_it(self) -> None:
+        """The next fold counts from 1, and trains: it has a loss."""
+        progress = LogProgress()
+        read(progress, step(1000))
+        read(progress, event("train_end", "done"))
+        for number in (1, 2, 3):
+            read(progress, step(number, metrics={"loss": 2.0 + number}))
+        assert progress.done is False
+
+    def test_an_evaluation_behind_the_end_does_not_undo_it(self) -> None:
+        """Its bar counts from 1 and says nothing of a loss; its results are results."""
+        progress = LogProgress()
+        read(progress, step(1000))
+        read(progress, event("train_end", "done"))
+        for number in range(1, 9):
+            read(progress, step(number))
+            read(progress, event("validation", "validation", metrics={"loss": float(number)}))
+        assert progress.done is True
+
+    def test_a_summary_that_repeats_does_not_undo_the_end(self) -> None:
+        """The last step is printed again and again."""
+        progress = LogProgress()
+        read(progress, step(1000, metrics={"loss": 2.0}))
+        read(progress, event("train_end", "done"))
+        for _ in range(9):
+            read(progress, step(1000, metrics={"loss": 2.0}))
+        assert progress.done is True

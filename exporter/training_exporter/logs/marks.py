@@ -18,16 +18,27 @@ def _re(pattern: str) -> re.Pattern[str]:
 
 
 _ANY = f"(?:{N}|{T})"
+# Behind the words of an end the statement is over, or goes on with when and how; an object, a step, a fold or a share
+# there says that only a part is done.
+_OVER = (
+    rf"(?![^.!]*\b(?:so far|moving on|next|to go|remaining|continu\w+|resum\w+|folds?|stages?|phase|trial)\b)"
+    rf"(?!.*(?:{N}\s?%|\b(?:step|batch|epoch|iteration)s?\W*{N}\s?(?:/|of)|{N} of {N}))"
+    rf"(?=\s*(?:$|[^\w\s`'\"{N[1:-1]}{T[1:-1]}]|(?:in|at|after|with|due|because|as|early|successfully|normally|now|"
+    rf"and|run|job|loop|process|took|for {N} (?:epochs|steps|iterations|updates))\b))"
+)
 _TRAIN_END = _re(
-    r"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b(?!.*\bepoch)|"
-    r"(?:finished|completed|done with) training\b(?! epoch)|done training\b|train(?:ing)? (?:complete|done|"
-    r"finished)[.!]*$|"
+    rf"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b"
+    rf"(?!.*\bepoch\b){_OVER}|"
+    rf"(?:finished|completed|done with|done) training\b{_OVER}|train(?:ing)? (?:complete|done|finished)[.!]*$|"
     r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
-    rf"{N} epochs completed in|overall training speed|total training time|\| - training time|"
+    rf"{N} epochs completed in|overall training speed\W*{N} \w+ in\b|"
+    rf"total training time\s*(?:[:=(]|is\b|was\b|{_ANY})|\| - training time|"
     r"early[ -]stopping(?: triggered|:| condition)|\*+ best metric|exiting program at iteration|"
-    rf"(?:epoch {N}: early stopping)|training (?:run )?(?:stopped|succeeded)|experiment (?:finished|completed)|"
-    r"end of training\b|all (?:epochs|done|training) (?:completed?|finished|done)|finished fine-?tuning|"
-    r"fine-?tuning (?:completed?|finished|done)|max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
+    rf"(?:epoch {N}: early stopping)|training (?:run )?(?:stopped|succeeded)\b{_OVER}|"
+    r"experiment (?:finished|completed)|"
+    rf"end of training\b{_OVER}|all (?:epochs|done|training) (?:completed?|finished|done)|"
+    rf"(?:finished fine-?tuning|fine-?tuning (?:completed?|finished|done))\b{_OVER}|"
+    r"max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
 )
 _TRAIN_BEGIN = _re(
     r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|"

@@ -49,6 +49,10 @@ class Evidence:
         if self.cancelled_seconds is not None and time_seconds - self.cancelled_seconds > SURVIVED_SECONDS:
             self.cancelled_seconds = self.reason = None
 
+    def goes_on(self) -> None:
+        """The training stepped on behind its end marker: that was none."""
+        self.finished_seconds = None
+
     def outcome(self, *, done: bool, at_target: bool) -> str:
         """The outcome of a run of which no process is left.
 

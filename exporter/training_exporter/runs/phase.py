@@ -62,6 +62,11 @@ class PhaseClock:
             elif self.name != "done":
                 self._follow(phase, now)
 
+    def go_on(self, now: float) -> None:
+        """The training steps on: what was taken for its end was none."""
+        if self.name == "done":
+            self._enter("training", now)
+
     def step(self, now: float, *, first: bool) -> None:
         """A training step was read; `first`: one that is done, which ends the start."""
         if self.name == "starting":

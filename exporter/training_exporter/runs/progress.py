@@ -19,6 +19,9 @@ ANNOUNCED: Mapping[str, str] = {"train": "training", "validation": "validating",
 # A counter that falls under half of what it was began anew (an epoch, a resumed run); a smaller step back is another
 # rank that prints late.
 RESTART_SHARE = 0.5
+# A line that looks like the end is none when the training goes on: so many steps behind it. A last redraw of a bar, or
+# a summary printed again, is not as many.
+GOES_ON_STEPS = 3
 
 
 class Counter:
@@ -58,6 +61,7 @@ class Moves:
     log: bool = False
     results: int = 0  # validations that ended with a result
     first_step: bool = False  # a step that is done was read
+    goes_on: bool = False  # what had been taken for the end of the training was none
     phases: tuple[str, ...] = ()  # announced, in order: training, validating, checkpointing, checkpointed, done
 
 
@@ -83,6 +87,8 @@ class LogProgress:
         self.shown = False  # a step, validation, epoch or end was ever read
         self.done = False
         self.farthest: tuple[float, int] | None = None  # (epoch, step) of this worker set
+        self._end_step: int | None = None  # where the end marker was read
+        self._steps_after_end = 0
         self._epochs = EpochBase()
         self._counters: dict[str, Counter] = {}
         self._bars: dict[str, int] = {}
@@ -111,7 +117,7 @@ class LogProgress:
             self._take(event, moves, phases)
         moves.phases = tuple(phases)
         if batch.restored:
-            return Moves(first_step=self.step_read, phases=moves.phases)
+            return Moves(first_step=self.step_read, phases=moves.phases, goes_on=moves.goes_on)
         return moves
 
     def new_worker_set(self) -> None:
@@ -137,10 +143,24 @@ class LogProgress:
             phases.append("checkpointed")
         self._note_phase(event, phases)
         if kind == "train_end" or event.outcome == "finished" or event.phase == "done":
-            self.done = self.shown = True
+            self._end()
             phases.append("done")
         if event.metrics:
             self._take_metrics(event)
+
+    def _end(self) -> None:
+        if not self.done:
+            self._end_step, self._steps_after_end = self.step, 0
+        self.done = self.shown = True
+
+    def _note_going_on(self, event: LogEvent, moves: Moves) -> None:
+        """A training that steps on behind its end marker was not at its end; an evaluation there does not step."""
+        beyond = event.step is not None and self._end_step is not None and event.step > self._end_step
+        if not self.done or event.event != "train_step" or not (beyond or any(map(is_loss, event.metrics))):
+            return
+        self._steps_after_end += 1
+        if self._steps_after_end >= GOES_ON_STEPS:
+            self.done, moves.goes_on = False, True
 
     def _note_epoch(self, event: LogEvent, moves: Moves) -> bool:
         """Note epoch and target; True when the epoch is another than before."""
@@ -182,6 +202,7 @@ class LogProgress:
         self._count(moves, steps if name == self._primary() else 0, event, done=done)
 
     def _count(self, moves: Moves, steps: int, event: LogEvent, *, done: bool = True) -> None:
+        self._note_going_on(event, moves)
         moves.step = True
         moves.steps += steps
         self.steps_total = (self.steps_total or 0) + (0 if self._restoring else steps)
@@ -302,6 +323,7 @@ class LogProgress:
         self.step_read = bool(memory["step_read"])
         self.shown = bool(memory["shown"])
         self.done = bool(memory["done"])
+        self._end_step = self.step if self.done else None
         farthest = memory["farthest"]
         self.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
         self.metrics = {(split, name): MetricValue(value, time) for split, name, value, time in memory["metrics"]}

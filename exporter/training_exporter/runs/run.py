@@ -16,7 +16,7 @@ from training_exporter.runs.logbook import Logbook
 from training_exporter.runs.occupancy import Occupancy
 from training_exporter.runs.outcome import OOM_SECONDS, Evidence
 from training_exporter.runs.phase import PhaseClock
-from training_exporter.runs.progress import LogProgress
+from training_exporter.runs.progress import LogProgress, Moves
 from training_exporter.runs.workers import WorkerSet, process_states
 
 # An ended run is remembered for an hour.
@@ -141,6 +141,7 @@ class Run:
         self._note_evidence(batch)
         if batch.restored:
             self.phase.replay(moves.phases, now, stepped=moves.first_step)
+            self._note_going_on(moves, now)
             return False
         for signal, moved in (("step", moves.step), ("validation", moves.validation), ("log", moves.log)):
             if moved:
@@ -148,6 +149,7 @@ class Run:
         if moves.step or moves.first_step:
             self.phase.step(now, first=moves.first_step)
         self.phase.announce(moves.phases, now)
+        self._note_going_on(moves, now)
         if not moves.step:
             return False
         self.evidence.stepped(now)
@@ -259,6 +261,11 @@ class Run:
         self.phase.start_seconds = None
         self._memory_held.clear()
         self._memory_gone.clear()
+
+    def _note_going_on(self, moves: Moves, now: float) -> None:
+        if moves.goes_on and not self.progress.done:
+            self.phase.go_on(now)
+            self.evidence.goes_on()
 
     def _note_distance(self) -> None:
         reached = self.progress.farthest
