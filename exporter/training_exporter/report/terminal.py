@@ -49,7 +49,7 @@ def _run(run: Document, *, colour: bool) -> Iterator[str]:
     for source in run["blind"]:
         yield from _wrapped("blind", f"{source} told of this run before and fails now")
     if run["absent"]:
-        yield from _wrapped("no sign of life", ", ".join(run["absent"]))
+        yield from _wrapped("nothing yet by", ", ".join(run["absent"]))
     for label, texts in (("hint", run["hints"]), ("next", run["next"])):
         for text in texts:
             yield from _wrapped(label, text)
