@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from training_exporter.logs import LogParser, RunLogs
+from training_exporter.logs import LogParser, RunLogs, shapes
+from training_exporter.logs.plan import Plan
 from training_exporter.logs.shapes import Shapes
-from training_exporter.model import TailChunk
+from training_exporter.model import LogBatch, TailChunk
 from training_exporter.redact import text as redacted
 
 UNITS = (
@@ -101,3 +102,37 @@ class TestLongLines:
         line = "step:7 - " + " - ".join(f"{name}:{index}.5" for index, name in enumerate(names))
         (event,) = [event for event in LogParser().feed(line.encode() + b"\n", 0.0) if event.step == 7]
         assert len(event.metrics) == 150
+
+
+class TestFault:
+    """A fault of the parser itself, which no line should meet."""
+
+    @staticmethod
+    def _consume(monkeypatch: pytest.MonkeyPatch) -> dict[str, LogBatch]:
+        understand = shapes.understand
+
+        def faulty(literals: tuple[str, ...], tokens: list[str], masked: str) -> tuple[Plan, bool]:
+            if "poison" in masked:
+                raise RecursionError("too deep")
+            return understand(literals, tokens, masked)
+
+        monkeypatch.setattr(shapes, "understand", faulty)
+        texts = {"bad": b"poison\nstep 1 loss 2.0\npoison\nstep 2 loss 1.9\n", "good": b"step 7 loss 1.0\n"}
+        chunks = [TailChunk(run=run, file=f"/{run}.log", data=data, time_seconds=0.0) for run, data in texts.items()]
+        return {batch.run: batch for batch in RunLogs().consume(chunks, 0.0)}
+
+    def test_the_line_is_counted_and_the_next_ones_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One line that cannot be understood is only shown."""
+        batch = self._consume(monkeypatch)["bad"]
+        assert (batch.lines, [event.step for event in batch.events]) == (4, [1, 2])
+
+    def test_other_runs_are_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the same round."""
+        assert [event.step for event in self._consume(monkeypatch)["good"].events] == [7]
+
+    def test_it_is_told_once(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        """With the file and the reason."""
+        self._consume(monkeypatch)
+        assert [record.getMessage() for record in caplog.records] == [
+            "run bad: a line of /bad.log could not be understood, reading on"
+        ]

@@ -45,6 +45,8 @@ class LogParser:
         self.last_line: str | None = None
         self._novel = False
         self._quiet_line = 0
+        self.failures = 0  # lines that could not be understood: counted and shown as any other
+        self.failure: Exception | None = None  # why the last one could not
 
     @property
     def lines(self) -> int:
@@ -119,8 +121,15 @@ class LogParser:
         events: list[LogEvent] = []
         for line, raw in pieces:
             for text in self._unwrapper.unwrap(raw):
-                self._line(text, line, time_seconds, events)
+                self._try_line(text, line, time_seconds, events)
         return events
+
+    def _try_line(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
+        try:
+            self._line(text, line, time_seconds, events)
+        except Exception as error:  # noqa: BLE001 (one line must not stop a log; it is counted and told)
+            self.failures, self.failure = self.failures + 1, error
+            self._assembler = Assembler(self._shapes.joined)
 
     def _line(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
         text = text.rstrip() if len(text) <= MAX_TEXT else text[:MAX_TEXT].rstrip()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
@@ -11,6 +13,8 @@ from training_exporter.logs.results import Results
 from training_exporter.logs.shapes import Shapes
 from training_exporter.logs.side_files import SideFile, parser_for
 from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
+
+logger = logging.getLogger(__name__)
 
 INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank, are one incident
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
@@ -27,6 +31,7 @@ class _File:
     readable: bool = True
     unread_bytes: int = 0
     error: str | None = None
+    failed: bool = False  # what could not be read of it was told
 
 
 @dataclass(slots=True)
@@ -103,10 +108,11 @@ class RunLogs:
     ) -> LogBatch:
         growth = _Growth()
         for chunk in chunks:
-            self._chunk(run, chunk, growth)
+            file = self._file(run, chunk)
+            self._survive(name, chunk.file, file, partial(self._chunk, run, file, chunk, growth))
         if not restored:
-            for file in run.files.values():
-                self._take(run, file, file.parser.idle(now_seconds), growth)
+            for path, file in run.files.items():
+                self._survive(name, path, file, partial(self._idle, run, file, now_seconds, growth))
         novel = growth.novel and not restored
         logs = {path: file for path, file in run.files.items() if file.side is None}
         return LogBatch(
@@ -130,7 +136,22 @@ class RunLogs:
             outlived=growth.outlived,
         )
 
-    def _chunk(self, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
+    def _survive(self, name: str, path: str, file: _File, read: Callable[[], None]) -> None:
+        """Read on whatever one file holds: what cannot be understood is counted, and told once a file."""
+        failure: Exception | None = None
+        try:
+            read()
+        except Exception as error:  # noqa: BLE001 (one file must not stop the logs of all runs)
+            failure = error
+        failure = failure or file.parser.failure
+        if failure is not None and not file.failed:
+            file.failed = True
+            logger.error("run %s: a line of %s could not be understood, reading on", name, path, exc_info=failure)
+
+    def _idle(self, run: _Run, file: _File, now_seconds: float, growth: _Growth) -> None:
+        self._take(run, file, file.parser.idle(now_seconds), growth)
+
+    def _file(self, run: _Run, chunk: TailChunk) -> _File:
         file = run.files.pop(chunk.file, None)
         if file is None:
             if len(run.files) >= MAX_FILES:
@@ -138,6 +159,9 @@ class RunLogs:
             parser = LogParser(run.patterns, run.novelty, run.shapes)
             file = _File(parser, parser_for(chunk.file), chunk.rank)
         run.files[chunk.file] = file  # last in the order of use
+        return file
+
+    def _chunk(self, run: _Run, file: _File, chunk: TailChunk, growth: _Growth) -> None:
         file.readable, file.error, file.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
         if file.side is not None:
             self._side(run, file.side, chunk, growth)
