@@ -275,6 +275,7 @@ class LogEvent:
     reason: str | None = None  # of a cancellation: scheduler, interrupt, signal
     text: str | None = None  # the line itself, for messages
     file: str | None = None  # the error file that says it, which speaks for one worker set alone
+    by_value: bool = False  # a message about a printed value alone: the program itself says nothing of it
 
 
 @dataclass(frozen=True, slots=True)

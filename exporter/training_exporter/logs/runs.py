@@ -59,7 +59,7 @@ class _Run:
     lead: int | None = None
     lead_seconds: float = 0.0
     lead_step: int | None = None
-    incidents: dict[tuple[str, str | None, str | None], float] = field(default_factory=dict)
+    incidents: dict[tuple[str, str | None, str | None, bool], float] = field(default_factory=dict)
     last_line: str | None = None
     phase: LogPhase = "setup"
     results: Results = field(default_factory=Results)
@@ -218,7 +218,7 @@ class RunLogs:
                 growth.events.append(event)
 
     def _first_of_incident(self, run: _Run, event: LogEvent) -> bool:
-        name = (event.warning or "", event.severity, event.outcome)
+        name = (event.warning or "", event.severity, event.outcome, event.by_value)
         before = run.incidents.get(name)
         if before is None and len(run.incidents) >= MAX_INCIDENTS:
             return False

@@ -13,6 +13,7 @@ from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
 MAX_STEP = 2**63
+BY_VALUE = "value"  # event of a draft that was made of a printed value
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
 
@@ -331,6 +332,7 @@ class Tracker:
                 setup=setup,
                 reason=None if message is None else message.reason,
                 text=record.text if event == "warning" else None,
+                by_value=message is not None and message.event == BY_VALUE,
             )
         )
 
@@ -345,4 +347,4 @@ def _whole(number: float) -> int | None:
 
 
 def _warning(name: str, severity: MessageClass) -> Draft:
-    return Draft("message", event="warning", warning=name, severity=severity)
+    return Draft("message", event=BY_VALUE, warning=name, severity=severity)

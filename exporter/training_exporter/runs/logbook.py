@@ -96,6 +96,8 @@ class Logbook:
         for event in batch.events:
             if event.warning is None or event.severity is None:
                 continue
-            key = (event.warning, event.severity)
+            # one value that is not finite may be the last of its kind: the streak of the loss decides, not the message
+            severity = "suspect" if event.by_value else event.severity
+            key = (event.warning, severity)
             self._messages[key] = self._messages.get(key, 0) + 1
-            self._last_message_seconds[event.severity] = batch.time_seconds
+            self._last_message_seconds[severity] = batch.time_seconds
