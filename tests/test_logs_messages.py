@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from training_exporter.logs import LogParser
+from training_exporter.logs.messages import find
 from training_exporter.model import LogEvent
 
 DATA = Path(__file__).parent / "data" / "logs" / "messages.tsv"  # name, class, line as printed
@@ -57,3 +58,51 @@ class TestKnownMessages:
             [],
             ["worker_failed"],
         ]
+
+
+class TestSpokenOf:
+    """The words of an error in a sentence that reports none."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            'Set PYTORCH_CUDA_ALLOC_CONF to avoid "CUDA out of memory" errors',
+            "This prevents the CUDA out of memory of the last release",
+            "ncclUnhandledCudaError handler installed",
+            "No space left on device check: ok",
+            "If you see ncclSystemError, look at the network",
+        ],
+    )
+    def test_what_is_only_spoken_of_is_no_message(self, line: str) -> None:
+        """Advice, and checks that found nothing."""
+        assert find(line) is None
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "torch.cuda.OutOfMemoryError caught, reducing batch size",
+            "Caught exception, retrying: RuntimeError: CUDA error: invalid device",
+            "ncclRemoteError on step 5, recovered after 3 s, continuing",
+        ],
+    )
+    def test_what_is_survived_is_suspect(self, line: str) -> None:
+        """The program says itself that it goes on."""
+        found = find(line)
+        assert found is not None
+        assert found.severity == "suspect"
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "torch.OutOfMemoryError: CUDA out of memory. If reserved but unallocated is large try X to avoid it.",
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "retrying failed 3 times, giving up: CUDA error: unspecified launch failure",
+            "OSError: [Errno 28] No space left on device: '/data/handler/check'",
+            "To avoid data inconsistency, we are taking the entire process down: DistBackendError",
+        ],
+    )
+    def test_advice_behind_an_error_does_not_soften_it(self, line: str) -> None:
+        """Nor does a retry that was given up."""
+        found = find(line)
+        assert found is not None
+        assert found.severity == "fatal"

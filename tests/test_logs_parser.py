@@ -316,3 +316,41 @@ class TestEndOfTraining:
     def test_the_end_of_a_part_is_none(self, line: str) -> None:
         """A step, a fold, a share, an object behind it."""
         assert [event for event in LogParser().feed(line.encode() + b"\n", 0.0) if event.event == "train_end"] == []
+
+
+class TestNames:
+    """What belongs to the name of a value, and what to the sentence around it."""
+
+    @pytest.mark.parametrize(
+        ("line", "metrics"),
+        [
+            ("path /data/nan/inf/x.pt loss 1.0 step 12", {"loss": 1.0}),
+            ("step 12 wrote model.pt loss: 1.0", {"loss": 1.0}),
+            ("step 12 finished with loss 1.5", {"loss": 1.5}),
+            ("step 12 the loss is 1.5", {"loss": 1.5}),
+            ("step 1_300 loss 2", {"loss": 2.0}),
+            ("step 12 train/top.k_loss: 2", {"top_k_loss": 2.0}),
+        ],
+    )
+    def test_neither_files_nor_sentences_are_in_a_name(self, line: str, metrics: dict[str, float]) -> None:
+        """Only what names the value."""
+        (event,) = LogParser().feed(line.encode() + b"\n", 0.0)
+        assert (event.event, event.metrics) == ("train_step", metrics)
+
+    @pytest.mark.parametrize(
+        "line",
+        ["No error found, loss is not nan", "The best epoch was 3 with val loss 0.4"],
+    )
+    def test_what_is_denied_or_was_the_best_is_no_result(self, line: str) -> None:
+        """A sentence about a value reports none."""
+        assert LogParser().feed(line.encode() + b"\n", 0.0) == []
+
+    def test_a_date_is_no_step(self) -> None:
+        """Whatever order day and month have."""
+        (event,) = LogParser().feed(b"10/12/2026 training started\n", 0.0)
+        assert (event.event, event.step, event.step_total) == ("train_begin", None, None)
+
+    def test_a_step_with_underscores_is_a_number(self) -> None:
+        """As Python writes 1300 for people."""
+        (event,) = LogParser().feed(b"step 1_300 loss 2\n", 0.0)
+        assert event.step == 1300

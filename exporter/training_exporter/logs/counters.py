@@ -38,7 +38,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _UPDATES = re.compile(rf"@ (?P<step>{N}) updates")
-_FRACTION = re.compile(rf"^\W*(?P<step>{N})\s*/\s*(?P<total>{N})(?=\s)(?!\s*\()")
+_FRACTION = re.compile(rf"^\W*(?<!/)(?P<step>{N})\s*/\s*(?P<total>{N})(?=\s)(?!\s*\()")
 _FRACTION_OF = re.compile(
     rf"(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?P<unit>batch(?:es)?|steps?|iter(?:ation)?s?|updates)\b", re.IGNORECASE
 )

@@ -27,6 +27,16 @@ _WORD_NUMBERS = {"nan": float("nan"), "inf": float("inf"), "infinity": float("in
 # More numbers behind the value without a name of their own: columns, not a pair.
 _SEVERAL = re.compile(rf"\s+{N}\s+{N}")
 MAX_PAIRS = 512
+# A file that is printed before a name is no part of it.
+_PATH_WORD = re.compile(
+    r"^(?:[~.]{0,2}/|\w+:/)|\.(?:pt|pth|ckpt|safetensors|bin|npz?|json|ya?ml|py|txt|log|csv|parquet|h5)$", re.IGNORECASE
+)
+# Nor are the words of a sentence, where only a blank stands before the value: `epoch 3 with val loss 0.4`.
+_PROSE = frozenset(
+    {"with", "the", "a", "an", "and", "has", "have", "had", "got", "its", "our", "that", "where", "while"}
+)
+_VERBS = frozenset({"is", "was", "are", "were", "equals"})
+_DENIES = frozenset({"not", "never", "isn't", "wasn't"})  # `loss is not nan`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +82,33 @@ def scan(text: str) -> list[Pair]:
     return pairs
 
 
+def _named(said: str, *, tight: bool) -> str:
+    """The name in the words before a value, without the file and the sentence before it; empty where there is none."""
+    words = said.split()
+    if len(words) == 1 and "." not in said and ":" not in said:
+        return said
+    lowered = [word.lower() for word in words]
+    if not _DENIES.isdisjoint(lowered):
+        return ""
+    starts = [index for index, word in enumerate(words) if _PATH_WORD.search(word)]
+    if not tight:
+        while lowered and lowered[-1] in _VERBS:
+            lowered.pop()
+        starts += [index for index, word in enumerate(lowered) if word in _PROSE]
+    return (
+        said
+        if not starts and len(lowered) == len(words)
+        else " ".join(words[max(starts, default=-1) + 1 : len(lowered)])
+    )
+
+
 def _pair(match: re.Match[str]) -> Pair | None:
     value = ref_of(match["value"])
-    name = match["name"].strip(" -*•·#>")
-    words = len(name.split())
+    said = match["name"].strip(" -*•·#>")
+    words = len(said.split())
     between = match.string[match.end("name") : match.start("value")]
     tight = "=" in between or ":" in between
+    name = _named(said, tight=tight)
     if not name or words > (5 if tight else 3) or _SEVERAL.match(match.string, match.end()):
         return None
     average = None if match["average"] is None else index_of(match["average"])

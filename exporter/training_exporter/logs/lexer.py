@@ -24,7 +24,7 @@ _TIME = (
     r"|\d*(?: days?, \d+)?:\d\d(?::\d\d)?(?:\.\d+)?"
 )
 # thousands separators only behind one to three digits: `[1000,200]` are two numbers
-_REST = r"(?:(?<!\d{4})(?:,\d{3}){1,8}(?!\d))?(?:\.\d+)?"
+_REST = r"(?:(?<!\d{4})(?:[,_]\d{3}){1,8}(?!\d))?(?:\.\d+)?"
 _NUMBER = rf"(?:(?<=\d)\d*{_REST}|(?<=[-+])(?:\d+{_REST}|\.\d+)|(?<=\.)\d+)(?:[eE][-+]?\d+)?"
 # A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k), not to a value.
 _TOKEN = re.compile(

@@ -132,7 +132,7 @@ _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
     r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|"
-    r"best (?:score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
+    r"best (?:epoch|step|iteration|score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
     r"not? improve|was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
 )

@@ -221,9 +221,30 @@ _SOFT_LEVELS = frozenset({"WARNING", "WARN", "INFO", "NOTE", "DEBUG"})
 # Errors of which a program may say that it recovered, by logging them below level ERROR.
 _RECOVERABLE = frozenset({"cuda_oom", "device_oom", "storage", "disk_full"})
 
+# Advice and documentation: `to avoid "CUDA out of memory" errors`, `if you see ...`.
+_SPOKEN_OF = re.compile(
+    r"(?i)(?:\b(?:avoid|prevent)(?:s|ing)?|\bin case of|\bif (?:you|there|it)\b(?: \w+){1,3}|\bprotects? against|"
+    r"\b(?:handl(?:es?|ing)|simulat(?:es?|ing)|check(?:s|ing)? for))\W+(?:(?:an?|the|any|of|from)\W+){0,2}\w*\.?$"
+)
+# What looks for it, and found none: `... handler installed`, `... check: ok`.
+_CHECKED = re.compile(
+    r"(?i)\w*\W{1,3}(?:handler|hook|guard|check|test|detection|monitor|tolerance|recovery|protection)s?\b\W*"
+    r"(?:(?:is|was)\W+)?(?:installed|registered|enabled|disabled|active|ok|okay|passed|ready|set|on|off|none)\b"
+)
+_SURVIVED = re.compile(
+    r"(?i)\b(?:retry(?:ing)?|retried|recover(?:ed|ing)|continuing|skipp(?:ed|ing)|ignor(?:ed|ing)|reducing|halving|"
+    r"falling back|trying again|handled)\b"
+)
+_LOST = re.compile(
+    r"(?i)\b(?:exit(?:ing|ed)?|abort(?:ing|ed)?|giv(?:e|es|ing) up|unrecoverable|terminat\w+|cannot|could not|unable|"
+    r"failed to|not (?:recover|retry|skip|ignor|continu)\w*)\b"
+)
+_MAX_AROUND = 100  # characters
+
 NAMES: tuple[tuple[str, MessageClass], ...] = tuple(
     dict.fromkeys(
-        [(rule.name, rule.severity) for rule in _BEFORE] + [("nan_grad_norm", "suspect"), ("traceback", "fatal")]
+        [(rule.name, rule.severity) for rule in _BEFORE]
+        + [("nan_loss", "suspect"), ("nan_grad_norm", "suspect"), ("traceback", "fatal")]
     )
 )
 
@@ -234,8 +255,21 @@ def find(text: str, level: str = "") -> Message | None:
     if not _LIKELY.search(text):
         return None
     for rule in _BEFORE:
-        if rule.pattern.search(text):
-            if rule.name in _RECOVERABLE and level in _SOFT_LEVELS:
-                return Message(rule.name, "suspect", rule.pattern)
-            return rule
+        match = rule.pattern.search(text)
+        if match is not None:
+            return _judged(rule, match, level)
     return None
+
+
+def _judged(rule: Message, match: re.Match[str], level: str) -> Message | None:
+    """The message as the words around it leave it: None where it is only spoken of, suspect where it was survived."""
+    if rule.severity != "fatal" or rule.outcome is not None:
+        return rule
+    before, after = match.string[: match.start()], match.string[match.end() :]
+    if _SPOKEN_OF.search(before[-_MAX_AROUND:]) or _CHECKED.match(after[:_MAX_AROUND]):
+        return None
+    around = f"{before} {after}"
+    survived = _SURVIVED.search(around) is not None and _LOST.search(around) is None
+    if survived or (rule.name in _RECOVERABLE and level in _SOFT_LEVELS):
+        return Message(rule.name, "suspect", rule.pattern)
+    return rule
