@@ -171,8 +171,8 @@ class TestHonesty:
             command=(sys.executable, "-c", AS_NOBODY),
         )
         assert shown.returncode == CANNOT_TELL, shown.stdout + shown.stderr
-        assert shown.stdout.startswith(f"{RUN}  ")
-        assert "no sign of life" in shown.stdout
+        assert shown.stdout.startswith(f"{RUN}  CANNOT TELL\n")
+        assert "nothing yet by" in shown.stdout
         assert "checkpoints, gpu, logs" in shown.stdout
         assert "Cannot tell more than that its processes exist." in shown.stdout
         assert "reading and writing" not in shown.stdout

@@ -185,7 +185,7 @@ def _log(log: LogView | None, rates: Rates, now: float, *, private: bool) -> Ite
         return
     words = plural(log.lines_total, "line") + " since it is watched"
     if rates.lines_per_second is not None:
-        words += f", {60 * rates.lines_per_second:.0f} a minute{_window(rates)}"
+        words += f", {60 * rates.lines_per_second:.0f} a minute"
     if private and log.last_line:
         words += f"; last: {redact.text(log.last_line)}"
     yield Witness("log", words, _age(now, log.last_line_seconds))
