@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,31 @@ class TestLoad:
         with pytest.raises(DocumentError, match="cannot be read"):
             load(path)
 
+    def test_a_fifo_is_not_waited_for(self, tmp_path: Path) -> None:
+        """Nobody may ever write to it."""
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+        with pytest.raises(DocumentError, match="cannot be read: it is no regular file"):
+            load(path)
+
+    def test_a_device_is_not_read(self) -> None:
+        """It has no end."""
+        with pytest.raises(DocumentError, match="cannot be read: it is no regular file"):
+            load(Path("/dev/zero"))
+
+    def test_a_directory(self, tmp_path: Path) -> None:
+        """It holds no text."""
+        with pytest.raises(DocumentError, match="cannot be read: it is no regular file"):
+            load(tmp_path)
+
+    def test_a_file_that_is_too_large_is_not_read_to_its_end(self, tmp_path: Path) -> None:
+        """Even one that takes no space on the disk."""
+        path = tmp_path / "huge.yaml"
+        with path.open("wb") as stream:
+            stream.truncate(1 << 40)
+        with pytest.raises(DocumentError, match="cannot be read: it is larger than 4000000 bytes"):
+            load(path)
+
 
 class TestCheck:
     def test_all_faults_at_once(self) -> None:
@@ -130,7 +156,12 @@ discovry: {}
         [
             ("budgets: {idle: 0}", "runs[0].budgets.idle: must be longer than nothing"),
             ("budgets: {idle: -5m}", "runs[0].budgets.idle: expected a duration like 90s, 10m or 1h30m"),
-            ("budgets: {idle: .inf}", "runs[0].budgets.idle: must be longer than nothing"),
+            ("budgets: {idle: .inf}", "runs[0].budgets.idle: must not be longer than ten years"),
+            ("budgets: {idle: .nan}", "runs[0].budgets.idle: must be longer than nothing"),
+            ("budgets: {progress: 99999999999}", "runs[0].budgets.progress: must not be longer than ten years"),
+            ("budgets: {progress: 521w6d}", "runs[0].budgets.progress: must not be longer than ten years"),
+            (f"budgets: {{progress: 1{'0' * 400}}}", "runs[0].budgets.progress: must not be longer than ten years"),
+            (f"budgets: {{progress: 1{'0' * 400}h}}", "runs[0].budgets.progress: must not be longer than ten years"),
             ("budgets: {idle: true}", "runs[0].budgets.idle: expected a duration like 90s, 10m or 1h30m"),
             ("metrics: ['(?P<name>x)']", "runs[0].metrics[0]: lacks the named group (?P<value>...)"),
             ("metrics: ['(?P<name>(a+)+) (?P<value>.)']", ("runs[0].metrics[0]: a repetition inside a repetition can "

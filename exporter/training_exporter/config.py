@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from voluptuous import All, Invalid, MultipleInvalid, Optional, Required
 
-from training_exporter.documents import DocumentError, Fault, mapping, parse, sequence
+from training_exporter.documents import DocumentError, Fault, mapping, parse, read, sequence
 from training_exporter.patterns import ENDLESS, repeats_a_repetition
 
 
@@ -69,7 +70,7 @@ class Config:
 def load(path: Path) -> Config:
     """The configuration in a file; DocumentError names every fault, an unreadable file included."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DocumentError(str(path), [Fault(0, "", f"cannot be read: {reason}")]) from error
@@ -87,21 +88,25 @@ def check(text: str) -> list[Fault]:
 
 
 _DURATION_UNITS_SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+LONGEST_SECONDS = 10 * 365 * 86_400.0  # what is longer is a slip of the pen
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 
 
 def duration_seconds(value: object) -> float:
     """Seconds of a duration as Prometheus writes it (`90s`, `1h30m`), or of a plain number of seconds."""
+    seconds: float
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = value
     elif isinstance(value, str) and (found := _DURATION.fullmatch(value)):
         counts = zip(found.groups(default="0"), _DURATION_UNITS_SECONDS.values(), strict=True)
-        seconds = sum(int(count) * unit for count, unit in counts)
+        seconds = math.fsum(float(count) * unit for count, unit in counts)
     else:
         raise Invalid("expected a duration like 90s, 10m or 1h30m")
-    if not 0 < seconds < float("inf"):
+    if not seconds > 0:
         raise Invalid("must be longer than nothing")
-    return seconds
+    if seconds > LONGEST_SECONDS:
+        raise Invalid("must not be longer than ten years")
+    return float(seconds)
 
 
 def _text(value: object) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,6 +15,7 @@ import yaml
 
 # A configuration is written by hand; what is larger is a mistake or an attack by aliases.
 MOST_CHARACTERS = 1_000_000
+MOST_BYTES = 4 * MOST_CHARACTERS
 MOST_NODES = 100_000
 DEEPEST = 32
 PLAIN_TAGS = ("tag:yaml.org,2002:seq", "tag:yaml.org,2002:map")
@@ -91,6 +95,24 @@ def _noting(
         error.prepend([key])
         faults += error.errors if isinstance(error, voluptuous.MultipleInvalid) else [error]
         return None
+
+
+def read(path: os.PathLike[str]) -> str:
+    """The text of a document; OSError where it is no regular file or too large, UnicodeDecodeError where no text.
+
+    A FIFO would be waited for, and a device such as /dev/zero read without end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES} bytes", str(path))
+    return data.decode()
 
 
 def parse(text: str, schema: Callable[[object], Any], *, empty: object) -> tuple[Any, list[Fault]]:

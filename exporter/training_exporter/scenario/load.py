@@ -10,7 +10,7 @@ from typing import cast
 
 from training_exporter import documents
 from training_exporter.config import Budgets
-from training_exporter.documents import DocumentError, Fault
+from training_exporter.documents import DocumentError, Fault, read
 from training_exporter.model import SourceName
 from training_exporter.scenario.records import (
     Checkpoint,
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 def load(path: Path) -> Scenario:
     """The scenario in a file. Raises OSError, or DocumentError with all faults."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read(path)
     except UnicodeDecodeError as error:
         raise DocumentError(str(path), [Fault(0, "", f"not UTF-8: {error.reason} at byte {error.start}")]) from error
     return parse(str(path), text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from voluptuous import All, In, Invalid, Optional, Required
 
-from training_exporter.documents import DocumentError, Fault, mapping, parse
+from training_exporter.documents import DocumentError, Fault, mapping, parse, read
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class WebConfigFile:
 def load(path: Path) -> WebConfig:
     """The web configuration in a file; DocumentError names every fault."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise DocumentError(str(path), [Fault(0, "", f"cannot be read: {error}")]) from error
     data, faults = parse(text, _FILE, empty={})
@@ -135,7 +135,7 @@ def _openssl_cipher(name: str) -> str:
 def _files(path: Path) -> list[Path]:
     """Files that the configuration names, as far as it can be read now."""
     try:
-        data, _ = parse(path.read_text(encoding="utf-8"), _FILE, empty={})
+        data, _ = parse(read(path), _FILE, empty={})
     except (OSError, UnicodeDecodeError):
         return []
     tls = (data or {}).get("tls_server_config") or {}
