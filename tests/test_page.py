@@ -203,6 +203,13 @@ class TestCheckpointsOfBefore:
         assert "Lost if it ended now: 2 min of work: the checkpoints are from before it." in text
         assert "from before" not in html(rich_view)
 
+    def test_size_is_of_the_last(self, rich_view: NodeView) -> None:
+        """Without a known step, too, the size is said of the last checkpoint and not of all."""
+        run = rich_view.runs[0]
+        assert run.checkpoints is not None
+        text = html(replace(rich_view, runs=(replace(run, checkpoints=replace(run.checkpoints, last_step=None)),)))
+        assert "3 complete checkpoints, the last with 15.8 GiB; " in text
+
 
 class TestDocument:
     def test_is_json(self, rich_view: NodeView) -> None:

@@ -202,10 +202,12 @@ def _results(run: RunView, now: float) -> Iterator[Witness]:
 
 def _checkpoints(found: CheckpointView, now: float, *, before: bool) -> Witness:
     words = plural(found.count, "complete checkpoint")
-    if found.last_step is not None:
-        words += f", the last of step {found.last_step:,}"
-    if found.last_bytes is not None:
-        words += f" with {size(found.last_bytes)}"
+    last = [
+        "" if found.last_step is None else f" of step {found.last_step:,}",
+        "" if found.last_bytes is None else f" with {size(found.last_bytes)}",
+    ]
+    if any(last):
+        words += f", the last{''.join(last)}"
     if before:
         words += ", from before this start"
     if found.in_progress:
