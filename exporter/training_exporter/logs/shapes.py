@@ -11,7 +11,7 @@ from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
-MAX_BLANKS = 48
+MAX_BLANKS = 24
 _BLANKS = re.compile(rf"(\s{{{MAX_BLANKS}}})\s+")
 
 Key = tuple[str, ...]
