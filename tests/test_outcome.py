@@ -60,6 +60,12 @@ class TestEvidence:
         seen.stepped(100.0 + later)
         assert seen.outcome(done=False, at_target=False) == outcome
 
+    def test_an_end_that_the_training_went_on_behind_is_none(self) -> None:
+        """A run that is gone later was not finished by it."""
+        seen = evidence(event("train_end", "done", time_seconds=5.0, outcome="finished"))
+        seen.goes_on()
+        assert seen.outcome(done=False, at_target=False) == "unknown"
+
     def test_is_remembered(self) -> None:
         """With the reason, in wall time."""
         seen, again = evidence(event("warning", time_seconds=100.0, **FATAL)), Evidence()
