@@ -343,7 +343,7 @@ class TestErrors:
 
 
 class TestMissingSymbols:
-    @pytest.mark.parametrize(("missing", "gone"), MISSING_SYMBOLS, ids=lambda value: "+".join(value) or "none")
+    @pytest.mark.parametrize(("missing", "gone"), MISSING_SYMBOLS, ids=lambda value: "+".join(sorted(value)) or "none")
     def test_only_its_values_go(self, opened: Probe, tmp_path: Path, missing: Sequence[str], gone: set[str]) -> None:
         """A driver that lacks a symbol costs what only this symbol tells."""
         state = FakeState([gpu_at_work(index, pids=[100 + index]) for index in range(2)])
