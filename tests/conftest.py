@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread over several workers a module stays together, for its shared fixtures; end-to-end tests mostly wait."""
     for item in items:
-        if "e2e" not in item.path.parts:
+        if "e2e" not in item.path.parts and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
