@@ -13,7 +13,8 @@ SOURCES = pyproject.toml constraints.txt README.md $(shell find exporter -name '
 TORCH ?= $(if $(CI),1,)
 TESTED  = $(VENV)/installed-test$(if $(TORCH),-torch)
 
-# The end-to-end tests mostly wait, so more workers than cores pay.
+# A module stays on one worker, for its shared fixtures. The end-to-end tests, which come first, mostly wait, so more
+# workers than cores pay.
 WORKERS ?= 4
 
 .PHONY: help run demo test lint docs bench clean
@@ -30,7 +31,7 @@ demo: $(VENV)/installed ## play a stall behind the real exporter, with Prometheu
 test: $(TESTED) ## install what the tests need and run every check
 	CI=$(CI) scripts/install-test-tools
 	$(MAKE) --no-print-directory lint
-	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(PYTEST)
 	@$(if $(TORCH),:,echo "Not run: the tests with a real torchrun (they need PyTorch). make test TORCH=1 installs it and runs them.")
 
 lint: $(TESTED) ## style, types, import direction, generated files

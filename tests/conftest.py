@@ -41,13 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--robustness", action="store_true", help="every scenario under every bad condition, not a few")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread over several workers a module stays together, for its shared fixtures; end-to-end tests mostly wait."""
-    for item in items:
-        if "e2e" not in item.path.parts and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-
-
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""

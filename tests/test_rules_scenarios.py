@@ -18,7 +18,6 @@ from scenario_lab import OWN, SHARED, SHARED_ROOT, SHIPPED, Lab, Trial, expect_a
 from training_exporter.runs.verdict import CODES
 
 # One worker plays for all: the lab takes every processor by itself.
-pytestmark = pytest.mark.xdist_group("scenarios")
 
 OLDEST, NEWEST = promtools()[0], promtools()[-1]
 # A change of state reaches the rules with the next scrape (15 s) and evaluation (30 s), and a minute is granted.
