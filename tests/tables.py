@@ -10,7 +10,7 @@ from typing import Any
 from training_exporter.model import GpuDevice, GpuProcess, GpuSample, OutputTarget, ProcessRecord, ProcessTable
 
 NOW_SECONDS = 1_700_000_000.0
-CWD = "/data/work"
+CWD = "/data/job"
 
 
 def process(pid: int, parent: int, command: str, **fields: Any) -> ProcessRecord:

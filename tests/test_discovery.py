@@ -243,7 +243,7 @@ class TestRoles:
         ranks = [replace(rank, root=f"/proc/{rank.pid}/root") for rank in ranks_below(launcher, 1)]
         (run,) = _discover(table(launcher, ranks))
         (target,) = run.error_files
-        assert (target.path, target.root) == ("/data/work/errors/0/error.json", "/proc/110/root")
+        assert (target.path, target.root) == ("/data/job/errors/0/error.json", "/proc/110/root")
         assert (target.uid, target.rank) == (ranks[0].uid, 0)
 
 

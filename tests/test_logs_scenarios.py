@@ -14,7 +14,10 @@ import training_exporter
 from training_exporter.logs import RunLogs
 from training_exporter.model import LogEvent, TailChunk
 
-FOLDERS = (Path(training_exporter.__file__).parent / "scenario" / "shipped", Path("/work/shared/scenarios"))
+FOLDERS = (
+    Path(training_exporter.__file__).parent / "scenario" / "shipped",
+    Path(__file__).parents[2] / "shared/scenarios",
+)
 SCENARIOS = sorted({path.stem: path for folder in FOLDERS for path in folder.glob("*.yaml")}.values())
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 # training lines print a loss of a step, or are bars; results have split words or are known scores

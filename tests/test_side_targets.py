@@ -15,16 +15,16 @@ class TestEventFiles:
     @pytest.mark.parametrize(
         ("arguments", "places"),
         [
-            (("--logging_dir", "tb"), ["/work/tb", "/work/runs"]),
-            (("--tensorboard-dir=/data/tb",), ["/data/tb", "/work/runs"]),
-            (("trainer.log_dir=/data/tb",), ["/data/tb", "/work/runs"]),
-            (("--logging_dir", "none"), ["/work/runs"]),
+            (("--logging_dir", "tb"), ["/job/tb", "/job/runs"]),
+            (("--tensorboard-dir=/data/tb",), ["/data/tb", "/job/runs"]),
+            (("trainer.log_dir=/data/tb",), ["/data/tb", "/job/runs"]),
+            (("--logging_dir", "none"), ["/job/runs"]),
         ],
     )
     def test_places(self, arguments: tuple[str, ...], places: list[str]) -> None:
         """The usual options, and the writer's own default; at most two folders below, under the PID in the name."""
         command = ("python3", "train.py", *arguments)
-        process = record(4711, command=command, working_directory="/work", namespace_pid=17, uid=5, gid=6)
+        process = record(4711, command=command, working_directory="/job", namespace_pid=17, uid=5, gid=6)
         found = event_files("job", [Rank(0, 0, process), Rank(1, 1, record(4712))])
         name = "events.out.tfevents.*.17.*"
         assert [target.path for target in found] == [

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import posixpath
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Protocol
@@ -59,7 +60,7 @@ def side_targets(checkpoints: Sequence[CheckpointTarget]) -> tuple[LogTarget, ..
     return tuple(found)
 
 
-class _Whole:
+class _Whole(ABC):
     """A JSON document: understood once it is complete."""
 
     moves = False
@@ -84,8 +85,9 @@ class _Whole:
     def restart(self) -> None:
         self._held.clear()
 
+    @abstractmethod
     def _events(self, document: object, time_seconds: float) -> Iterable[LogEvent]:
-        raise NotImplementedError
+        """What the document says."""
 
 
 class ValMetrics(_Whole):

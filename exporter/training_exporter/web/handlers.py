@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -166,11 +167,12 @@ class Handler(RequestHandler):
             connection.stream.close()  # type: ignore[attr-defined]  # the interface leaves out the stream
 
 
-class _GetHandler(Handler):
+class _GetHandler(Handler, ABC):
     """Answers GET and HEAD."""
 
+    @abstractmethod
     async def get(self) -> None:
-        raise NotImplementedError
+        """Answer GET."""
 
     async def head(self) -> None:
         await self.get()
