@@ -218,7 +218,7 @@ class TestDemo:
         command = [sys.executable, "-m", "training_exporter", "demo", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PATH": path}) as demo:
             try:
-                (address,) = re.findall(r"^Prometheus: +http://(\S+)/alerts$", _head(demo, "Prometheus:"), re.MULTILINE)
+                (address,) = re.findall(r"^Prometheus: +http://(\S+)/$", _head(demo, "Prometheus:"), re.MULTILINE)
                 until(lambda: is_ready(address))
                 until(lambda: _without_rows(Answers(address), listen), [])
             finally:
