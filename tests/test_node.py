@@ -390,15 +390,17 @@ class TestCheckpoints:
         listing = DirectoryListing(CheckpointTarget(RUN, "/out"), world.now, world.now, entries, exists=exists)
         world.view = world.node.observe(Observation(world.now, checkpoints=Report((listing,), WORKING)))
 
-    def test_an_empty_directory_is_known(self) -> None:
-        """One that is not there yet is not."""
+    def test_an_empty_directory_has_given_nothing_yet(self) -> None:
+        """A source counts once it gave the run something: here the first checkpoint, not the directory."""
         world = World()
         world.pass_time(5)
         absent = []
-        for exists in (False, True):
-            self.look(world, exists=exists)
+        for exists, written in ((False, {}), (True, {}), (True, {"checkpoint-10": -900.0})):
+            for _ in range(8):
+                world.pass_time(10)
+                self.look(world, exists=exists, **written)
             absent.append(world.run.absent["checkpoints"])
-        assert absent == [True, False]
+        assert absent == [True, True, False]
 
     def test_one_that_completes_ends_the_start(self) -> None:
         """Of a run whose steps nobody can read; what stood there before says nothing."""

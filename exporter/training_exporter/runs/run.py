@@ -164,8 +164,11 @@ class Run:
             self.phase.step(listing.time_seconds, first=True)  # no log says so, but it has trained
         self.mark("checkpoint", found.last_growth_seconds)
         self.mark("log", found.event_files_growth_seconds)
-        if listing.readable and listing.exists:
-            self.gave.add("checkpoints")
+        if "checkpoints" not in self.gave:
+            view = found.view(listing.time_seconds)
+            # an empty directory is known and has given nothing yet
+            if "checkpoint" in self.signals or (view is not None and view.count > 0):
+                self.gave.add("checkpoints")
 
     def observe_gpus(self, gpus: GpuContext, now: float) -> None:
         """Take the newest samples of the run's GPUs."""
