@@ -100,7 +100,8 @@ class TestOneRun:
     def test_redirects(self, work: Job, watch: Watch) -> None:
         """With --redirects the ranks' files are read, each as its rank's."""
         work.start("--redirects=3", "--log-dir=logs", "train.py")
-        (run,) = watch.until(work.directory, complete())
+        # a rank that has just forked is in D state for a moment, and its descriptors are not read then
+        (run,) = watch.until(work.directory, lambda runs: complete()(runs) and len(runs[0].log_targets) > 1)
         assert [(target.path, target.rank) for target in run.log_targets] == [
             (str(work.directory / f"logs/job_x/attempt_0/{rank}/stdout.log"), rank) for rank in (0, 1)
         ]
@@ -186,6 +187,8 @@ class TestEvents:
         after = watch.until(work.directory, lambda runs: bool(runs) and runs[0].restart_count == 1 and complete()(runs))
         assert after[0].name == before[0].name
         assert not {rank.process.key for rank in after[0].ranks} & {rank.process.key for rank in before[0].ranks}
+        assert not {loader.key for loader in after[0].loaders} & {loader.key for loader in before[0].loaders}
+        assert {loader.key for loader in before[0].loaders} <= {other.key for other in after[0].others}
 
     def test_launcher_killed(self, work: Job, watch: Watch) -> None:
         """Ranks that outlive their launcher stay the run's, with name, numbers and no launcher."""

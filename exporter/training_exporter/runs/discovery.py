@@ -264,6 +264,10 @@ class _Family:
                 (self.loaders if roles.is_loader(record, rank.process) else self.others).append(record)
         ranks = {rank.process.pid for rank in group.ranks}
         for stray, number in group.strays:
+            heir = any(rank.rank == number and rank.process.pid != stray.session_id for rank in group.ranks)
+            if heir:  # the rank of that number is another one by now, which has nothing from this loader
+                self.others.append(stray)
+                continue
             self.owner[stray.pid] = number
             (self.loaders if stray.name.startswith(roles.LOADER_NAME) else self.others).append(stray)
         for companion in group.companions:
