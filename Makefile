@@ -17,7 +17,7 @@ TESTED  = $(VENV)/installed-test$(if $(TORCH),-torch)
 # workers than cores pay.
 WORKERS ?= 4
 
-.PHONY: help run demo test lint docs bench clean
+.PHONY: help run demo test lint docs bench soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -41,13 +41,19 @@ lint: $(TESTED) ## style, types, import direction, generated files
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python grafana/generate.py --check
+	$(BIN)/python deploy/kubernetes/generate.py --check
 
 docs: $(TESTED) ## write the generated pages and dashboards anew
 	$(BIN)/python docs/generate.py
 	$(BIN)/python grafana/generate.py
+	$(BIN)/python deploy/kubernetes/generate.py
 
 bench: $(TESTED) ## measure, as ratios side by side
 	$(BIN)/python bench/run.py
+
+MINUTES ?= 60
+soak: $(TESTED) ## run the exporter under everything at once for MINUTES=60
+	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,33 @@
+"""Finding the programs that tests start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = os.pathsep.join([str(Path(sys.executable).parent), str(ROOT / ".tools/bin"), os.environ.get("PATH", "")])
+
+
+def tool(name: str) -> str:
+    """The path of a program of the environment, of .tools/bin or of PATH; missing is a skip, in CI a failure."""
+    found = shutil.which(name, path=PLACES)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{name} is missing: scripts/install-test-tools")
+        pytest.skip(f"{name} is missing")
+    return found
+
+
+def output(*command: str | Path, **options: object) -> str:
+    """What a program prints, standard error too; an AssertionError with all of it where it failed."""
+    done = subprocess.run(  # type: ignore[call-overload]
+        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=300, **options
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return str(done.stdout + done.stderr)
