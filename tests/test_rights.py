@@ -66,14 +66,10 @@ def hidden_job() -> Iterator[Job]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _runnable_by_everybody() -> None:
-    """An environment in a home that is closed cannot be used by the exporter's user; no fault of what is shipped."""
+def runs_for_everybody() -> bool:
+    """Whether a stranger may enter the folders in which the exporter and its Python are; a home may be closed."""
     drop = [tool("setpriv"), f"--reuid={EXPORTER}", f"--regid={EXPORTER}", "--clear-groups"]
-    done = subprocess.run([*drop, tool("training-exporter"), "--version"], capture_output=True, text=True, check=False)
-    if done.returncode != 0 and not os.environ.get("CI"):
-        pytest.skip(f"another user cannot run the exporter from here: {done.stderr}")
-    assert done.returncode == 0, done.stderr
+    return subprocess.run([*drop, tool("training-exporter"), "--version"], check=False).returncode == 0
 
 
 class Confined(Program):
@@ -142,6 +138,8 @@ def test_the_shipped_rights_suffice(hidden_job: Job, open_folder: Path, capabili
 )
 def test_none_of_them_is_there_for_nothing(hidden_job: Job, open_folder: Path, missing: str, as_root: bool) -> None:
     """Without one of them the run is seen, and its log is not."""
+    if not as_root and missing == "dac_read_search" and not runs_for_everybody():
+        pytest.skip("without this capability a stranger cannot start the exporter from where it is installed")
     script = script_of(hidden_job)
     with ExitStack() as stack:
         exporter = Confined(open_folder, (of_compose() if as_root else of_unit()) - {missing}, as_root=as_root)
