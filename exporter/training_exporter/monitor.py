@@ -117,6 +117,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._ticked_seconds = clock.now()
         self._tick_failing = False
+        self._silent: frozenset[str] = frozenset()
         self._lock = threading.Lock()  # tick against reconfigure; never held during I/O
 
         self._state = StateFile(options.state_directory) if options.state_directory else None
@@ -152,14 +153,17 @@ class Monitor:
 
     def start(self) -> None:
         """Start the sources and the tick; returns at once, whatever hangs."""
+        self._start_sources()
+        self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
+        self._thread.start()
+
+    def _start_sources(self) -> None:
         if "gpu" in self._collectors:
             self._gpu.start()
         for worker in self._workers():
             worker.start()
         if self._state:
             self._saver.start()
-        self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
-        self._thread.start()
 
     def stop(self) -> None:
         """Ask everything to end and keep what was learnt; never waits for a source."""
@@ -272,7 +276,20 @@ class Monitor:
                 self._tick_failing = True
             else:
                 self._tick_failing = False
-            self._stop.wait(TICK_SECONDS)
+            self._note_silent()
+            if not self._stop.wait(TICK_SECONDS):
+                self._start_sources()  # does nothing where they run
+
+    def _note_silent(self) -> None:
+        """Say once which source is past its deadline; of the GPUs their source says it, one by one."""
+        silent: frozenset[str] = frozenset(
+            name for name, health in self._health().items() if health.stuck and name != "gpu"
+        )
+        for source in sorted(silent - self._silent):
+            logger.warning("source %s does not answer", source)
+        for source in sorted(self._silent - silent):
+            logger.info("source %s answers again", source)
+        self._silent = silent
 
 
 def _heard(health: Health) -> bool:

@@ -50,9 +50,22 @@ class Worker(Generic[T]):
         self._error: str | None = None
 
     def start(self) -> None:
-        """Start the thread; does not wait for a first answer."""
-        self._thread = threading.Thread(target=self._run, name=f"source-{self.name}", daemon=True)
-        self._thread.start()
+        """Start the thread, unless it runs; does not wait for a first answer.
+
+        Called again it replaces a thread that died, and tries anew where the system allowed no more threads.
+        """
+        if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return
+        thread = threading.Thread(target=self._run, name=f"source-{self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            with self._lock:
+                self._note_change(f"RuntimeError: {error}")
+            return
+        if self._thread is not None:
+            logger.warning("the thread of source %s died and was replaced", self.name)
+        self._thread = thread
 
     def stop(self) -> None:
         """Ask the thread to end after the call it is in; never waits for it."""
@@ -64,14 +77,14 @@ class Worker(Generic[T]):
         self._wake.set()
 
     def run_once(self) -> None:
-        """One call of `collect` in this thread; an exception becomes health."""
+        """One call of `collect` in this thread; an exception of any kind becomes health."""
         with self._lock:
             self._began_seconds = began = self._clock.now()
         data: T | None = None
         error: str | None = None
         try:
             data = self._collect()
-        except Exception as exc:  # a source may fail in any way and must fail alone
+        except BaseException as exc:  # a source may fail in any way, and must fail alone and be heard of
             error = f"{type(exc).__name__}: {exc}".splitlines()[0]
             logger.debug("source %s", self.name, exc_info=True)
         ended = self._clock.now()

@@ -74,6 +74,8 @@ class CheckpointSource:
     def _start_missing(self) -> None:
         # a thread that was asked to end counts until it comes back, and its target waits for it
         self._scans = {target: scan for target, scan in self._scans.items() if scan.running or not scan.stopped}
+        for scan in self._scans.values():
+            scan.worker.start()  # does nothing where it runs
         for target in self._targets:
             if target not in self._scans and len(self._scans) < self._max_threads:
                 self._scans[target] = _Scan(
@@ -92,7 +94,7 @@ class CheckpointSource:
         sequence, report = scan.worker.latest()
         if report.data is not None:
             return report.data
-        if report.health.stuck or sequence:
+        if report.health.stuck or report.health.error or sequence:
             # a pattern's directories fail one by one, so that each is known to be the one that worked before
             failed = replace(failed, stuck=report.health.stuck, error=report.health.error)
             return tuple(replace(failed, target=target) for target in scan.listed) or (failed,)

@@ -134,9 +134,9 @@ class GpuSource:
         kept = self._readers[:count]
         added = [GpuReader(index, self._ground, self._publish) for index in range(len(kept), count)]
         self._readers = (*kept, *added)  # before any of them runs, so that `stop` misses none
-        for reader in added:
+        for reader in self._readers:
             if self._running:
-                reader.worker.start()
+                reader.worker.start()  # does nothing where it runs
 
     def _look_for_vanished(self, count: int, generation: int) -> None:
         vanished = self._labels.vanished(count, generation)
