@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from training_exporter.sources import procfs as proc
+from training_exporter.sources.offload import EXHAUSTED
 
 T = TypeVar("T")
 
@@ -62,8 +63,11 @@ class _Reader:
             return read()
         except PermissionError:
             self.denied = True
-        except (OSError, ValueError, LookupError):
-            pass  # gone in the middle of it: the next listing says so
+        except OSError as error:  # gone in the middle of it: the next listing says so
+            if error.errno in EXHAUSTED:
+                raise
+        except (ValueError, LookupError):
+            pass  # likewise, half of the file was read
         return None
 
 

@@ -22,9 +22,12 @@ class MountTable:
 
     def point(self, path: str) -> str:
         """The mount point that an absolute path is below, as far as its text tells (links are not followed)."""
-        while path not in self.types and path not in ("/", ""):
-            path = posixpath.dirname(path)
-        return path or "/"
+        while path not in self.types:
+            above = posixpath.dirname(path)
+            if above in {path, ""}:  # the root, which is its own parent and may be written `//`
+                return "/"
+            path = above
+        return path
 
     def type_of(self, path: str) -> str:
         """Type of the file system, such as `ext4` or `nfs4`; empty if unknown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import deque
@@ -15,6 +16,8 @@ _Task = Callable[[], Callable[[], None]]  # reads; its answer keeps what was rea
 _Tasks = deque[tuple[K, _Task]]
 
 MAX_STUCK = 32  # threads left behind at one time; past it nothing risky is read any more
+# This process has no descriptor or memory left: that says nothing about what was to be read.
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Offload(Generic[K]):
@@ -40,7 +43,7 @@ class Offload(Generic[K]):
     def run(self, jobs: Iterable[tuple[K, Callable[[], T]]]) -> dict[K, T]:
         """Run the jobs in order; the answers of those that ended in time and without OSError, by key.
 
-        A key that is stuck is skipped. An exception other than OSError comes out here.
+        A key that is stuck is skipped. An exception other than OSError comes out here, and so does an EXHAUSTED one.
         """
         answers: dict[K, T] = {}
 
@@ -105,11 +108,12 @@ class _Helper(Generic[K]):
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
-            commit = failure = None
+            commit: Callable[[], None] | None = None
+            failure: Exception | None = None
             try:
                 commit = task()
-            except OSError:
-                pass  # the process is gone or not ours to read: no answer
+            except OSError as exc:  # the process is gone or not ours to read: no answer
+                failure = exc if exc.errno in EXHAUSTED else None
             except Exception as exc:  # noqa: BLE001  re-raised in the thread that asked
                 failure = exc
             self._finish(commit, failure)

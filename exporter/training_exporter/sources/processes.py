@@ -176,6 +176,7 @@ class ProcessSource:
         One whose environment cannot be read now is judged without, and again once it can.
         """
         likely = (self._interesting({pid: self._entries[pid].record for pid in changed}) & changed) | self._candidates
+        self._candidates = likely  # until they were judged, which a failure of the next line puts off
         self._identify(likely, now)
         records = {pid: self._entries[pid].record for pid in likely}
         picked = self._interesting({pid: replace(r, environment=r.environment or {}) for pid, r in records.items()})
@@ -254,7 +255,7 @@ class ProcessSource:
     def _oom_kills(self) -> int | None:
         try:
             return proc.parse_oom_kills(proc.read_file(f"{self._procfs}/vmstat"))
-        except OSError:
+        except (OSError, ValueError):
             return None
 
 

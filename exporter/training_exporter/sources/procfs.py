@@ -7,6 +7,7 @@ mount blocks for ever and a container's path means another file. The tests hold 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat as stat_module
 from collections.abc import Collection
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from training_exporter.model import OutputTarget, ProcessState
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+STAT_FIELDS = 20  # after the name, up to the start time
 READ_BYTES = 1 << 16
 MAX_BYTES = 1 << 20  # of a command line or an environment: more is a hostile process
 MAX_DESCRIPTORS = 4096
@@ -95,15 +97,24 @@ def read_file(path: str, *, limit_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_stat(procfs: str, pid: int) -> Stat:
-    """What `stat` of a process says; OSError where it is gone or hidden."""
-    return parse_stat(read_file(f"{procfs}/{pid}/stat"))
+    """What `stat` of a process says; OSError where it is gone or hidden, or what is read is no whole `stat`."""
+    path = f"{procfs}/{pid}/stat"
+    try:
+        return parse_stat(read_file(path))
+    except ValueError as error:  # the process ended between two reads, or /proc is somebody's imitation
+        raise OSError(errno.EIO, str(error), path) from error
 
 
 def parse_stat(data: bytes) -> Stat:
-    """Parse /proc/PID/stat. The name is between the first '(' and the last ')': it may hold blanks and both."""
+    """Parse /proc/PID/stat. The name is between the first '(' and the last ')': it may hold blanks and both.
+
+    Raises ValueError where it is not whole, as all parsers here.
+    """
     text = data.decode("utf-8", "surrogateescape")
     opening, closing = text.index("("), text.rindex(")")
     fields = text[closing + 2 :].split()
+    if len(fields) < STAT_FIELDS:
+        raise ValueError("stat is cut short")
     return Stat(
         name=text[opening + 1 : closing],
         state=STATES.get(fields[0], "sleeping"),
@@ -118,6 +129,8 @@ def parse_stat(data: bytes) -> Stat:
 def parse_io(data: bytes) -> Io:
     """Parse /proc/PID/io."""
     values = dict(line.split(b": ", 1) for line in data.splitlines() if b": " in line)
+    if not values.keys() >= {b"rchar", b"wchar", b"read_bytes", b"write_bytes"}:
+        raise ValueError("io is cut short")
     return Io(
         read_bytes=int(values[b"rchar"]),
         written_bytes=int(values[b"wchar"]),
@@ -183,7 +196,7 @@ def parse_oom_kills(data: bytes) -> int | None:
     """`oom_kill` of /proc/vmstat, since Linux 4.13."""
     for line in data.splitlines():
         if line.startswith(b"oom_kill "):
-            return int(line.split()[1])
+            return int(line[len(b"oom_kill ") :])
     return None
 
 

@@ -19,6 +19,7 @@ from training_exporter.sources.tail_wake import Waker
 DEADLINE_SECONDS = 2.0  # of one read; a dead mount never answers
 EXPAND_SECONDS = 5.0  # between two looks for new files of a pattern
 RETIRED_SECONDS = 600.0  # how long the place in a file is remembered that is not followed for a while
+MAX_RETIRED = 64  # each holds its file open, which keeps the blocks of a deleted one
 TWIN_SECONDS = 30.0  # between two looks whether a second name of a file is one of its own now
 MAX_FILES = 1024
 
@@ -177,11 +178,11 @@ class TailSource:
                 if len(wanted) < MAX_FILES:
                     wanted.setdefault((target.run, target.root, path), target)
         for key in [key for key in self._entries if key not in wanted]:
+            self._retired.pop(key, None)  # the newest are the last
             entry = self._retired[key] = self._entries.pop(key)
             entry.retired_seconds = now
-        self._retired = {
-            key: entry for key, entry in self._retired.items() if now - entry.retired_seconds < RETIRED_SECONDS
-        }
+        young = [item for item in self._retired.items() if now - item[1].retired_seconds < RETIRED_SECONDS]
+        self._retired = dict(young[-MAX_RETIRED:])
         for key, target in wanted.items():
             if key in self._entries:
                 self._entries[key].target = target
