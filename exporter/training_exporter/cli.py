@@ -132,6 +132,12 @@ def _web_flags(command: argparse.ArgumentParser, address: str, otherwise: str = 
         f"(default: {address}{otherwise})",
     )
     web.add_argument(
+        "--web.systemd-socket",
+        dest="systemd_socket",
+        action="store_true",
+        help="listen on the sockets that systemd passes (socket activation) instead of an address",
+    )
+    web.add_argument(
         "--web.telemetry-path",
         dest="telemetry_path",
         type=_url_path,

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import resource
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ from training_exporter.options import ServeOptions
 
 logger = logging.getLogger(__name__)
 
+MOST_DESCRIPTORS = 65_536
+
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve metrics and the status page of this node.
@@ -37,6 +40,7 @@ def serve(arguments: argparse.Namespace) -> int:
     from training_exporter.server import Server, ServerError  # noqa: PLC0415
 
     set_up_logging(arguments.log_level, arguments.log_format)
+    raise_descriptor_limit()
     options = serve_options(arguments)
     try:
         settings = config.load(options.config_file) if options.config_file else config.Config()
@@ -60,6 +64,17 @@ def serve(arguments: argparse.Namespace) -> int:
     finally:
         monitor.stop()
     return 0
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as it may take, up to MOST_DESCRIPTORS.
+
+    The usual 1,024 are for programs that call select(2), and fewer than many logs and connections together need.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Reloadable(Protocol):
@@ -218,6 +233,7 @@ def serve_options(arguments: argparse.Namespace) -> ServeOptions:
 def _web_options(arguments: argparse.Namespace) -> ServeOptions:
     return ServeOptions(
         listen_addresses=tuple(arguments.listen_addresses or arguments.default_addresses),
+        systemd_socket=arguments.systemd_socket,
         telemetry_path=arguments.telemetry_path,
         web_config_file=arguments.web_config_file,
         max_requests=arguments.max_requests,

@@ -13,6 +13,7 @@ class ServeOptions:
     """The parsed flags of `serve`; the defaults are those of the command line."""
 
     listen_addresses: tuple[str, ...] = (":14311",)  # HOST:PORT, [HOST]:PORT or :PORT
+    systemd_socket: bool = False  # take the sockets that systemd passed, and no address
     telemetry_path: str = "/metrics"
     web_config_file: Path | None = None  # exporter-toolkit format
     max_requests: int = 40  # scrapes at the same time, then 503; 0 = no limit

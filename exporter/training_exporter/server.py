@@ -21,12 +21,16 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
+from training_exporter.clock import SystemClock
 from training_exporter.metrics import ReloadState, ViewCollector
 from training_exporter.options import ServeOptions
 from training_exporter.report.history import STEP_SECONDS, History
 from training_exporter.runs.view import NodeView
 from training_exporter.web.handlers import Site, application
+from training_exporter.web.listeners import ActivationError, PatientSocket, passed_sockets
+from training_exporter.web.reloading import Reloading
 from training_exporter.web.web_config import WebConfigFile
+from training_exporter.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ BODY_SECONDS = 5
 BODY_BYTES = 64 * 1024
 HEADER_BYTES = 32 * 1024
 DRAIN_SECONDS = 1.5
-WEB_CONFIG_SECONDS = 1.0
+WEB_CONFIG_SECONDS, WEB_CONFIG_DEADLINE_SECONDS = 1.0, 10.0
 
 
 class ServerError(Exception):
@@ -63,7 +67,6 @@ class Server:
     ) -> None:
         self._options = options
         self._view = view
-        self._reload = reload
         self._sockets: list[socket.socket] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -81,13 +84,19 @@ class Server:
             registry=registry,
             ready=ready,
             healthy=healthy,
-            reload=reload,
+            reloading=Reloading(reload),
             pool=self._pool,
             web_config=self._web_config,
         )
 
     def bind(self) -> None:
         """Take the addresses; ServerError says which one could not be had and why."""
+        if self._options.systemd_socket:
+            try:
+                self._sockets = passed_sockets()
+            except ActivationError as error:
+                raise ServerError(f"--web.systemd-socket: {error}") from error
+            return
         for address in self._options.listen_addresses:
             host, port = parse_address(address)
             try:
@@ -133,6 +142,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         server = _BoundedServer.build(self._site, affordable(self._options.max_connections), self._web_config)
+        self._sockets = [PatientSocket(bound, server.make_room) for bound in self._sockets]
         server.add_sockets(self._sockets)
         if threading.current_thread() is threading.main_thread():
             self._handle_signals(self._loop, self._stopping)
@@ -150,7 +160,7 @@ class Server:
     def _handle_signals(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(self._pool, self._reload))
+        loop.add_signal_handler(signal.SIGHUP, self._site.reloading.signal)
 
     async def _remember(self) -> None:
         while True:
@@ -158,12 +168,21 @@ class Server:
             await asyncio.sleep(STEP_SECONDS / 2)
 
     async def _follow_web_config(self, web_config: WebConfigFile, server: HTTPServer) -> None:
-        # in a thread, because the directory of certificates may be on a mount that hangs
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(WEB_CONFIG_SECONDS)
-            if await loop.run_in_executor(self._pool, web_config.refresh):
+        # in a thread of its own, because the directory of certificates may be on a mount that hangs
+        reader = Worker(
+            "web configuration",
+            web_config.refresh,
+            interval_seconds=WEB_CONFIG_SECONDS,
+            deadline_seconds=WEB_CONFIG_DEADLINE_SECONDS,
+            clock=SystemClock(),
+        )
+        try:
+            while True:
+                reader.start()
+                await asyncio.sleep(WEB_CONFIG_SECONDS)
                 server.ssl_options = web_config.current.tls
+        finally:
+            reader.stop()
 
     async def _drain(self, server: _BoundedServer) -> None:
         server.stop()
@@ -202,11 +221,18 @@ class _BoundedServer(HTTPServer):
         for stream in list(self._streams):
             stream.close()
 
+    def make_room(self) -> bool:
+        """Close the connection that has waited longest; False if there is none."""
+        oldest = next(iter(self._streams), None)
+        if oldest is None:
+            return False
+        del self._streams[oldest]
+        oldest.close()
+        return True
+
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         while len(self._streams) >= self._most:
-            oldest = next(iter(self._streams))
-            del self._streams[oldest]
-            oldest.close()
+            self.make_room()
         self._streams[stream] = None
         super().handle_stream(stream, address)
 

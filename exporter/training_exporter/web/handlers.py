@@ -24,6 +24,7 @@ from training_exporter.report.history import History
 from training_exporter.runs.view import NodeView
 from training_exporter.web.authentication import Authenticator, BusyError
 from training_exporter.web.clients import is_local, is_name_allowed
+from training_exporter.web.reloading import Reloading, ReloadingError
 from training_exporter.web.web_config import WebConfig, WebConfigFile
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Site:
     registry: CollectorRegistry
     ready: Callable[[], bool]
     healthy: Callable[[], bool]
-    reload: Callable[[], list[str]]
+    reloading: Reloading
     pool: Executor
     web_config: WebConfigFile | None = None
     authenticator: Authenticator = field(default_factory=Authenticator)
@@ -289,8 +290,12 @@ class ReloadHandler(Handler):
         elif "Origin" in self.request.headers:
             self.answer(403, "Reload is not for web pages.")  # which could send it from a browser behind the firewall
         else:
-            loop = asyncio.get_running_loop()
-            faults = await loop.run_in_executor(self.site.pool, self.site.reload)
+            try:
+                faults = await self.site.reloading.ask()
+            except ReloadingError:
+                self.set_header("Retry-After", "5")
+                self.answer(503, "A reload is under way.")
+                return
             self.answer(500 if faults else 200, "\n".join(faults) or "Configuration reloaded.")
 
     put: Callable[..., Awaitable[None]] = post
