@@ -1,14 +1,16 @@
-"""A file system of a test's own that never answers."""
+"""File systems of a test's own: one that never answers, one that is full or read-only."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 MNT_DETACH = 2
+MS_RDONLY, MS_REMOUNT = 1, 32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -52,3 +54,35 @@ def _mounted(source: str, directory: Path, kind: str, options: str) -> Iterator[
         yield
     finally:
         _libc.umount2(os.fsencode(directory), MNT_DETACH)
+
+
+class SmallDisk:
+    """A file system of half a mebibyte."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def fill(self) -> None:
+        """Leave no room."""
+        try:
+            with (self._directory / "ballast").open("wb", buffering=0) as ballast:
+                while ballast.write(b"x" * 4096):
+                    pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+    def lock(self) -> None:
+        """Mount it read-only."""
+        target = os.fsencode(self._directory)
+        if _libc.mount(b"none", target, None, MS_REMOUNT | MS_RDONLY, None) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(self._directory))
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[SmallDisk]:
+    """A file system in memory that can be filled or locked."""
+    directory.mkdir()
+    with _mounted("small", directory, "tmpfs", "size=512k"):
+        yield SmallDisk(directory)

@@ -222,7 +222,7 @@ class GpuScript:
 class Exporter(Program):
     """The installed exporter on a port of its own."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None, **kwargs: Any) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = str(Path(sys.executable).with_name("training-exporter"))
@@ -230,6 +230,7 @@ class Exporter(Program):
             [command, f"--web.listen-address=127.0.0.1:{self.port}", f"--state.dir={folder / 'state'}", *arguments],
             folder / "exporter.log",
             env={**os.environ, **(env or {})},
+            **kwargs,
         )
         wait_until("the exporter is ready", self.is_ready, seconds=20)
 

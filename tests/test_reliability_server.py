@@ -1,0 +1,292 @@
+"""What the server survives: files that hang, no descriptor left, half-open clients, sockets from elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.harness import Exporter, fetch, wait_until
+from hanging_mount import can_mount, hanging
+from jobs import job
+from training import Training
+from training_exporter import server as server_module
+from training_exporter.options import ServeOptions
+from training_exporter.runs.view import NodeView
+from training_exporter.server import Server
+
+OPTIONS = ServeOptions(listen_addresses=("127.0.0.1:0",), enable_lifecycle=True)
+PATIENCE_SECONDS = 20.0
+HALF_A_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends what was started, last first."""
+    with ExitStack() as exits:
+        yield exits
+
+
+@pytest.fixture
+def start(rich_view: NodeView, stack: ExitStack) -> Start:
+    """Starts servers over the rich view in threads of their own."""
+
+    def begin(options: ServeOptions = OPTIONS, reload: Callable[[], list[str]] = list) -> Server:
+        server = Server(options, view=lambda: rich_view, reload=reload)
+        server.bind()
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        stack.callback(thread.join, PATIENCE_SECONDS)
+        stack.callback(server.stop)
+        return server
+
+    return begin
+
+
+def ask(server: Server, path: str = "/metrics", method: str = "GET") -> int:
+    """The status of one request on a connection of its own."""
+    connection = http.client.HTTPConnection(*server.addresses[0], timeout=PATIENCE_SECONDS)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+class TestReload:
+    """A configuration on a file system that never answers."""
+
+    def test_reloads_that_hang_keep_no_scrape_waiting(self, start: Start, stack: ExitStack) -> None:
+        """However many are asked for: one waits, the others are told so."""
+        entered, release = threading.Event(), threading.Event()
+
+        def hang() -> list[str]:
+            entered.set()
+            assert release.wait(PATIENCE_SECONDS)
+            return []
+
+        server = start(reload=hang)
+        stack.callback(release.set)
+        first = threading.Thread(target=ask, args=(server, "/-/reload", "POST"))
+        first.start()
+        assert entered.wait(PATIENCE_SECONDS)
+        assert [ask(server, "/-/reload", "POST") for _ in range(5)] == [503] * 5
+        assert ask(server) == 200
+        release.set()
+        first.join(PATIENCE_SECONDS)
+        assert ask(server, "/-/reload", "POST") == 200
+
+    def test_a_fault_of_the_reload_is_told(self, start: Start) -> None:
+        """An exception is an answer too, and the next reload is not refused."""
+        answers = iter([[], None])
+
+        def fail() -> list[str]:
+            if next(answers) is None:
+                return []
+            raise ValueError("no such thing")
+
+        server = start(reload=fail)
+        assert [ask(server, "/-/reload", "POST") for _ in range(2)] == [500, 200]
+
+    @pytest.mark.skipif(not can_mount(), reason="mounting takes root and /dev/fuse")
+    def test_files_on_a_dead_mount(self, tmp_path: Path, stack: ExitStack) -> None:
+        """Configuration and certificates hang: scrapes are answered, and SIGTERM ends the exporter all the same."""
+        folder = tmp_path / "mount"
+        folder.mkdir()
+        (folder / "config.yaml").write_text("runs: []\n")
+        (folder / "web.yaml").write_text("basic_auth_users: {}\n")
+        exporter = Exporter(
+            tmp_path,
+            "--no-collector.gpu",
+            f"--config.file={folder / 'config.yaml'}",
+            f"--web.config.file={folder / 'web.yaml'}",
+        )
+        stack.callback(exporter.stop)
+        stack.enter_context(hanging(folder))
+        for _ in range(4):
+            exporter.process.send_signal(signal.SIGHUP)
+            fetch(f"{exporter.url}/metrics")
+        wait_until("both files hang", lambda: _in_disk_sleep(exporter.pid) >= 2, seconds=PATIENCE_SECONDS)
+        for _ in range(20):
+            fetch(f"{exporter.url}/metrics")
+        assert _in_disk_sleep(exporter.pid) == 2
+        assert exporter.value("training_exporter_collector_success", collector="processes") == 1
+        assert exporter.terminate() == 0
+
+
+def _in_disk_sleep(pid: int) -> int:
+    """How many threads of a process wait for a file system."""
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return states.count("D")
+
+
+class TestHalfOpen:
+    def test_they_are_bounded_and_closed(self, start: Start, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three hundred half requests: no thread more, one descriptor each, and none stays past the header's time."""
+        monkeypatch.setattr(server_module, "IDLE_SECONDS", 1.0)
+        server = start()
+        assert ask(server) == 200
+        threads, descriptors = threading.active_count(), _descriptors()
+        held = [socket.create_connection(server.addresses[0], timeout=PATIENCE_SECONDS) for _ in range(300)]
+        for one in held:
+            stack.callback(one.close)
+            one.sendall(HALF_A_REQUEST)
+        assert ask(server) == 200
+        assert threading.active_count() <= threads + 1  # the second thread of the pool
+        assert _descriptors() <= descriptors + 2 * len(held) + 2  # both ends are ours
+        assert all(one.recv(1) == b"" for one in held)
+        wait_until(
+            "the server's ends are closed",
+            lambda: _descriptors() <= descriptors + len(held) + 1,
+            seconds=PATIENCE_SECONDS,
+        )
+
+    def test_no_more_than_allowed_are_held(self, start: Start, stack: ExitStack) -> None:
+        """The limit holds for half requests too, and the scrape behind them is answered."""
+        server = start(replace(OPTIONS, max_connections=10))
+        assert ask(server) == 200
+        descriptors = _descriptors()
+        held = [socket.create_connection(server.addresses[0], timeout=PATIENCE_SECONDS) for _ in range(100)]
+        for one in held:
+            stack.callback(one.close)
+        assert ask(server) == 200
+        assert _descriptors() <= descriptors + len(held) + 10 + 1
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  a count of names
+
+
+class TestDescriptors:
+    """An exporter that may open no more files."""
+
+    ALLOWED = 64
+    LOGS = 100
+
+    @pytest.fixture
+    def starved(self, tmp_path: Path, stack: ExitStack) -> Exporter:
+        """An exporter whose configured logs are more than the descriptors it may have."""
+        logs = tmp_path / "logs"
+        logs.mkdir()
+        for number in range(self.LOGS):
+            (logs / f"{number}.log").write_text("step 1/10 loss 0.5\n")
+        (tmp_path / "config.yaml").write_text(f"runs: [{{name: many-logs, logs: ['{logs}/*.log']}}]\n")
+        limit = (self.ALLOWED, self.ALLOWED)
+        exporter = Exporter(
+            tmp_path,
+            f"--config.file={tmp_path / 'config.yaml'}",
+            "--no-collector.gpu",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+        )
+        stack.callback(exporter.stop)
+        return exporter
+
+    def test_scrapes_are_answered_and_no_run_is_called_dead(
+        self, tmp_path: Path, stack: ExitStack, starved: Exporter
+    ) -> None:
+        """New clients and old ones are served, a source says that it fails, and a living job keeps its outcome open."""
+        made = stack.enter_context(job(tmp_path / "job"))
+        training = Training(made, made.directory / "out")
+        wait_until(
+            "no descriptor is left",
+            lambda: "Too many open files" in starved.text() or _open_files(starved.pid) >= self.ALLOWED - 1,
+            seconds=PATIENCE_SECONDS,
+        )
+        kept = http.client.HTTPConnection("127.0.0.1", starved.port, timeout=PATIENCE_SECONDS)
+        stack.callback(kept.close)
+        seen = starved.value("training_exporter_time_seconds") or 0.0
+        wait_until("time goes on", lambda: _time(starved) > seen + 3, seconds=PATIENCE_SECONDS)
+        for _ in range(50):
+            kept.request("GET", "/metrics")
+            answer = kept.getresponse()
+            assert answer.status == 200
+            answer.read()
+            fetch(f"{starved.url}/metrics")
+        outcomes = training.value(starved, "training_run_outcome", outcome="failed")
+        assert outcomes in (None, 0.0)
+        assert starved.text().count("Traceback") == 0
+        assert len(starved.text().splitlines()) < 40  # once each, not once a second
+
+    def test_the_limit_is_raised_as_far_as_it_may(self, tmp_path: Path, stack: ExitStack) -> None:
+        """A soft limit that is too low for many logs does not stay."""
+        exporter = Exporter(
+            tmp_path,
+            "--no-collector.gpu",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)),
+        )
+        stack.callback(exporter.stop)
+        assert exporter.value("process_max_fds") == 4096
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  a count of names
+
+
+def _time(exporter: Exporter) -> float:
+    return exporter.value("training_exporter_time_seconds") or 0.0
+
+
+# systemd gives the number of the process that it starts, which only that process itself knows in time
+ACTIVATE = """
+import fcntl, os, sys
+count = int(sys.argv[1])
+os.environ["LISTEN_PID"] = str(os.getpid())
+os.environ["LISTEN_FDS"] = str(count)
+descriptors = [fcntl.fcntl(int(word), fcntl.F_DUPFD, 100) for word in sys.argv[2:2 + count]]  # out of the way
+for number, descriptor in enumerate(descriptors):
+    os.dup2(descriptor, 3 + number, inheritable=True)
+os.execv(sys.executable, [sys.executable, "-m", "training_exporter", *sys.argv[2 + count:]])
+"""
+
+
+class TestSystemdSocket:
+    def _start(self, tmp_path: Path, *passed: socket.socket) -> subprocess.Popen[str]:
+        words = [str(one.fileno()) for one in passed]
+        flags = ["--web.systemd-socket", "--no-collector.gpu", f"--state.dir={tmp_path / 'state'}"]
+        return subprocess.Popen(
+            [sys.executable, "-c", ACTIVATE, str(len(passed)), *words, *flags],
+            pass_fds=[one.fileno() for one in passed],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def test_passed_sockets_are_served(self, tmp_path: Path, stack: ExitStack) -> None:
+        """Clients that came before the exporter are answered by it, on every passed socket."""
+        passed = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        early = socket.create_connection(passed[0].getsockname(), timeout=PATIENCE_SECONDS)
+        stack.callback(early.close)
+        early.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+        process = self._start(tmp_path, *passed)
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        assert early.recv(100).startswith(b"HTTP/1.1 200")
+        assert "healthy" in fetch(f"http://127.0.0.1:{passed[1].getsockname()[1]}/-/healthy")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+    def test_a_datagram_socket_is_refused(self, tmp_path: Path, stack: ExitStack) -> None:
+        """What cannot be listened on is said before anything starts."""
+        wrong = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        process = self._start(tmp_path, wrong)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 1
+        assert "descriptor 3 of systemd is no listening TCP socket" in said
+
+    def test_none_is_refused(self, tmp_path: Path) -> None:
+        """Without a socket unit the flag is a mistake."""
+        process = self._start(tmp_path)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 1
+        assert "--web.systemd-socket: systemd passed no socket" in said
