@@ -9,6 +9,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+JUDGED: Mapping[str, Callable[[list[float]], float]] = {"median": median, "best": min, "worst": max}
+
 
 def in_turns(cases: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
     """What each case returned, round by round."""
@@ -29,7 +31,7 @@ def show(name: str, values: Sequence[float], unit: str) -> None:
 class Comparison:
     """What was measured of ours and of what it is held against, round by round, and how much of it ours may take.
 
-    `bound` None: shown, not judged. `best_of_rounds`: the round with the least ratio counts, not the median one.
+    `bound` None: shown, not judged. `judged`: which round counts, "median", "best" (least ratio) or "worst".
     """
 
     what: str
@@ -37,7 +39,7 @@ class Comparison:
     other: Sequence[float]
     unit: str
     bound: float | None = None
-    best_of_rounds: bool = False
+    judged: str = "median"
 
     @property
     def ratios(self) -> list[float]:
@@ -47,7 +49,7 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """The ratio that counts."""
-        return min(self.ratios) if self.best_of_rounds else median(self.ratios)
+        return JUDGED[self.judged](self.ratios)
 
     @property
     def met(self) -> bool:
@@ -56,12 +58,11 @@ class Comparison:
 
     def row(self) -> str:
         """A row of the table."""
-        rounds = "best of" if self.best_of_rounds else "median of"
         cells = [
             self.what,
             _spread(self.ours, self.unit),
             _spread(self.other, self.unit),
-            f"{self.ratio:.3g} ({min(self.ratios):.3g} to {max(self.ratios):.3g}, {rounds} {len(self.ratios)})",
+            f"{self.ratio:.3g} ({min(self.ratios):.3g} to {max(self.ratios):.3g}, {self.judged} of {len(self.ratios)})",
             "" if self.bound is None else f"{self.bound:g}",
             "" if self.bound is None else "yes" if self.met else "**NO**",
         ]

@@ -152,7 +152,7 @@ def compare(case: str, measured: dict[str, Measured]) -> list[Comparison]:
     return [
         Comparison(f"{case}: median, nvitop-exporter", mine.medians, peer.medians, "ms", MOST_OF_PEER),
         Comparison(f"{case}: median, node_exporter", mine.medians, node.medians, "ms"),
-        Comparison(f"{case}: p99, ours over its own median", slow, middle, "ms", MOST_OF_MEDIAN, best_of_rounds=True),
+        Comparison(f"{case}: p99, ours over its own median", slow, middle, "ms", MOST_OF_MEDIAN, judged="best"),
         Comparison(f"{case}: CPU, nvitop-exporter", milliseconds[OURS], milliseconds[NVITOP_EXPORTER], "ms"),
         Comparison(f"{case}: CPU, node_exporter", milliseconds[OURS], milliseconds[NODE], "ms"),
     ]
