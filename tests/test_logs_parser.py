@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from training_exporter.logs import LogParser, PatternError
+from training_exporter.logs.shapes import Shapes
 from training_exporter.logs.split import MAX_PIECE_BYTES
 from training_exporter.model import LogEvent
 
@@ -80,6 +81,16 @@ class TestProperties:
     def test_any_chunking_gives_the_same_events(self, data: bytes, cuts: list[int]) -> None:
         """Events do not depend on how the bytes were cut."""
         assert repr(events_of(data, cuts=cuts)) == repr(events_of(data))  # nan is not equal to itself
+
+    @RELAXED
+    @given(st.text("abc_loss0123456789 :=/.,-+eT%[]'{}", max_size=60), st.lists(st.integers(1, 9), max_size=8))
+    def test_a_remembered_shape_changes_nothing(self, text: str, shifts: list[int]) -> None:
+        """A line means the same whether or not lines with other digits came before it."""
+        shapes = Shapes()
+        for shift in [0, *shifts]:
+            shifted = text.translate({ord(str(digit)): str((digit + shift) % 10) for digit in range(10)})
+            plan, tokens = shapes.plan(shifted)
+            assert (plan, list(tokens)) == Shapes().plan(shifted)
 
     @RELAXED
     @given(st.binary(max_size=600))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from training_exporter.logs import literals, messages, tables
@@ -28,7 +28,7 @@ _CHAIN = re.compile(r"^(?:During handling of the above exception|The above excep
 _HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
 
 Taking = Generator[Record, None, bool]  # yields what is complete; returns whether the line was taken
-Understand = Callable[[str], tuple[Plan, list[str]]]
+Understand = Callable[[str], tuple[Plan, Sequence[str]]]
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Block:
     texts: list[str] = field(default_factory=list)
     size: int = 0
     depth: int = 0
-    pairs: list[tuple[str, Ref, list[str]]] = field(default_factory=list)
+    pairs: list[tuple[str, Ref, Sequence[str]]] = field(default_factory=list)
     rows: int = 0
     caught: bool = False  # a traceback that the program logged itself
     foreign: int = 0  # lines of other ranks within a traceback
@@ -50,7 +50,18 @@ class _Block:
         self.texts.append(text)
         self.size += len(text)
         self.last_line, self.seen_seconds = line, time_seconds
+        return self.room
+
+    @property
+    def room(self) -> bool:
         return len(self.texts) < MAX_LINES and self.size < MAX_CHARACTERS
+
+    def wrap(self, text: str, line: int, time_seconds: float) -> bool:
+        """Take a line that goes on where RichHandler cut the one before; False for any other."""
+        taken = self.room and is_rich_rest(text)
+        if taken:
+            self.add(text.strip(), line, time_seconds)
+        return taken
 
 
 class Assembler:
@@ -70,6 +81,13 @@ class Assembler:
     def complain(self, line: int) -> None:
         """The program's own logger reports trouble: a traceback right behind it was caught."""
         self._complained_line = line
+
+    def goes_on(self, text: str, line: int, time_seconds: float) -> bool:
+        """Take the next line where it only goes on where RichHandler cut the one before; most lines in a block do."""
+        block = self._block
+        if block is None or block.kind != "rich" or self._tracebacks:
+            return False
+        return block.wrap(text, line, time_seconds)
 
     def add(self, record: Record) -> Iterator[Record]:
         """Take the next line; yields what is complete by it, in the order of the lines."""
@@ -165,7 +183,7 @@ class Assembler:
     def _rest(self, block: _Block, record: Record) -> bool:
         """A line that only goes on where the line before was cut, or that is swallowed with its block."""
         if block.kind == "rich":
-            return is_rich_rest(record.text) and block.add(record.text.strip(), record.end_line, record.time_seconds)
+            return block.wrap(record.text, record.end_line, record.time_seconds)
         if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
             return False
         if record.text.strip() in (")", "),"):
@@ -267,10 +285,10 @@ class Assembler:
         drafts = tuple(_as_split(draft, split) for draft in plan.drafts)
         yield self._span(block, replace(plan, drafts=drafts), tokens)
 
-    def _span(self, block: _Block, plan: Plan, tokens: list[str]) -> Record:
+    def _span(self, block: _Block, plan: Plan, tokens: Sequence[str]) -> Record:
         rank = _rank_key(block.first)
         return Record(
-            replace(plan, rank=rank),
+            plan if rank is None is plan.rank else replace(plan, rank=rank),
             tokens,
             block.first.line,
             block.last_line,
@@ -333,7 +351,7 @@ def _verdict(block: _Block, last: str | None) -> Record:
     )
 
 
-def _mark(ref: Ref, tokens: list[str]) -> str:
+def _mark(ref: Ref, tokens: Sequence[str]) -> str:
     return tokens[ref] if isinstance(ref, int) else str(ref)
 
 

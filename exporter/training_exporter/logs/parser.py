@@ -119,17 +119,15 @@ class LogParser:
     def _pieces(self, pieces: Iterable[tuple[int, str]], time_seconds: float) -> list[LogEvent]:
         self._last_seconds = time_seconds
         events: list[LogEvent] = []
+        unwrap = self._unwrapper.unwrap
         for line, raw in pieces:
-            for text in self._unwrapper.unwrap(raw):
-                self._try_line(text, line, time_seconds, events)
+            for text in unwrap(raw):
+                try:
+                    self._line(text, line, time_seconds, events)
+                except Exception as error:  # noqa: BLE001, PERF203 (one line must not stop a log: it is told)
+                    self.failures, self.failure = self.failures + 1, error
+                    self._assembler = Assembler(self._shapes.joined)
         return events
-
-    def _try_line(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
-        try:
-            self._line(text, line, time_seconds, events)
-        except Exception as error:  # noqa: BLE001 (one line must not stop a log; it is counted and told)
-            self.failures, self.failure = self.failures + 1, error
-            self._assembler = Assembler(self._shapes.joined)
 
     def _line(self, text: str, line: int, time_seconds: float, events: list[LogEvent]) -> None:
         text = text.rstrip() if len(text) <= MAX_TEXT else text[:MAX_TEXT].rstrip()
@@ -137,29 +135,30 @@ class LogParser:
             return
         self.last_line = text or self.last_line
         plan, tokens = self._shapes.plan(text)
-        if plan.quick is not None and self._may_be_quick(plan):
+        assembler = self._assembler
+        inside = assembler.open
+        known = self._novelty.knows(plan.novelty)
+        if plan.quick is not None and not inside and (known or plan.quiet) and not self._patterns:
             event = self._tracker.quick(plan.quick, tokens, line, time_seconds)
-            if event is not None:
+            if event is not None:  # nothing but the record itself is to be looked at
                 self._quiet_line = 0
                 events.append(event)
                 return
         if self._patterns and self._user(text, line, time_seconds, events):
             plan = replace(plan, drafts=tuple(draft for draft in plan.drafts if draft.kind != "record"))
-        self._novel |= self._news(plan, tokens, line, time_seconds)
-        record = Record(plan, tokens, line, line, time_seconds, text)
+        if not known or plan.quiet or plan.counting or line <= self._quiet_line:
+            self._novel |= self._news(plan, tokens, line, time_seconds)
         if plan.complaint:
-            self._assembler.complain(line)
-        if self._assembler.open or plan.joins:
-            self._emit(self._assembler.add(record), events)
+            assembler.complain(line)
+        if inside and assembler.goes_on(text, line, time_seconds):
+            return
+        record = Record(plan, tokens, line, line, time_seconds, text)
+        if inside or plan.joins:
+            self._emit(assembler.add(record), events)
         elif plan.drafts:
             self._append(record, events)
 
-    def _may_be_quick(self, plan: Plan) -> bool:
-        """Whether nothing but the record itself is to be looked at."""
-        known = plan.quiet or self._novelty.knows(plan.novelty)
-        return known and not self._patterns and not self._assembler.open
-
-    def _news(self, plan: Plan, tokens: list[str], line: int, time_seconds: float) -> bool:
+    def _news(self, plan: Plan, tokens: Sequence[str], line: int, time_seconds: float) -> bool:
         """Whether a line is progress by being new. The lines of a traceback or an error summary never are."""
         if plan.quiet:
             if plan.trouble:

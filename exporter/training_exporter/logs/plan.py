@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from training_exporter.logs import names
@@ -88,7 +88,7 @@ class Record:
     """A line or a block joined to one line, with its plan."""
 
     plan: Plan
-    tokens: list[str] = field(default_factory=list)
+    tokens: Sequence[str] = ()
     line: int = 0
     end_line: int = 0
     time_seconds: float = 0.0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from training_exporter.logs.heads import take_head
 from training_exporter.logs.lexer import is_time, lex, mask
@@ -10,59 +14,123 @@ from training_exporter.logs.plan import Plan
 from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
+MAX_PLACES = 1024  # memory of where numbers stand: some KiB each
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
+MAX_PLACED = 2048  # characters of a line whose numbers are remembered by place
 MAX_BLANKS = 24
 _BLANKS = re.compile(rf"(\s{{{MAX_BLANKS}}})\s+")
+_DIGIT = re.compile("[0-9]")
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
-Key = tuple[str, ...]
+Literals = tuple[str, ...]
+Cut = Callable[[str], tuple[str, ...]]  # takes parts out of a text, by their places
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Shapes:
     """Plans by the literals of a line. When full, all are forgotten: a log repeats a few shapes, or none."""
 
     def __init__(self) -> None:
-        self._lines: dict[Key, Plan] = {}
-        self._joined: dict[Key, Plan] = {}
+        self._lines: _Bounded[Literals, Plan] = _Bounded(MAX_SHAPES)
+        self._joined: _Bounded[Literals, Plan] = _Bounded(MAX_SHAPES)
+        self.plan = _Places(self._line).plan  # what a line says, and its numbers
+        self._records = _Places(self._record)
 
-    def plan(self, text: str) -> tuple[Plan, list[str]]:
-        """What a line says, and its numbers."""
-        key, tokens = lex(text)
-        plan = self._lines.get(key)
-        if plan is not None and (not plan.times or all(map(is_time, map(tokens.__getitem__, plan.times)))):
-            return plan, tokens
-        literals = _narrow(key)
-        plan, holds = understand(literals, tokens, mask(literals, tokens))
-        if holds:
-            _keep(self._lines, key, plan)
-        return plan, tokens
-
-    def afresh(self, text: str) -> tuple[Plan, list[str]]:
-        """The same for a line whose numbers are not of the kind that its shape had before."""
-        key, tokens = lex(text)
-        literals = _narrow(key)
-        return understand(literals, tokens, mask(literals, tokens))[0], tokens
-
-    def joined(self, text: str) -> tuple[Plan, list[str]]:
+    def joined(self, text: str) -> tuple[Plan, Sequence[str]]:
         """What the record says that several lines make together."""
-        key, tokens = lex(text[:MAX_JOINED])
-        plan = self._joined.get(key)
-        if plan is None:
-            head = take_head(mask(_narrow(key), tokens))
-            records = tuple(draft for draft in statements(head, tokens) if draft.kind == "record")
-            plan = Plan(drafts=records, rank=head.rank)
-            _keep(self._joined, key, plan)
-        return plan, tokens
+        return self._records.plan(text[:MAX_JOINED])
+
+    def afresh(self, text: str) -> tuple[Plan, Sequence[str]]:
+        """The plan of a line whose numbers are not of the kind that its shape had before."""
+        literals, tokens = lex(text)
+        narrow = _narrow(literals)
+        return understand(narrow, tokens, mask(narrow, tokens))[0], tokens
 
     def __len__(self) -> int:
         return len(self._lines) + len(self._joined)
 
+    def _line(self, literals: Literals, tokens: list[str]) -> tuple[Plan, bool]:
+        """The plan, and whether it holds for every line of the same literals."""
+        plan = self._lines.get(literals)
+        if plan is not None and (not plan.times or all(map(is_time, map(tokens.__getitem__, plan.times)))):
+            return plan, True
+        narrow = _narrow(literals)
+        plan, holds = understand(narrow, tokens, mask(narrow, tokens))
+        if holds:
+            self._lines.keep(literals, plan)
+        return plan, holds
 
-def _narrow(literals: Key) -> Key:
+    def _record(self, literals: Literals, tokens: list[str]) -> tuple[Plan, bool]:
+        plan = self._joined.get(literals)
+        if plan is None:
+            head = take_head(mask(_narrow(literals), tokens))
+            records = tuple(draft for draft in statements(head, tokens) if draft.kind == "record")
+            plan = Plan(drafts=records, rank=head.rank)
+            self._joined.keep(literals, plan)
+        return plan, True
+
+
+class _Bounded(dict[K, V], Generic[K, V]):
+    """A dictionary that starts anew when it is full."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def keep(self, key: K, value: V) -> None:
+        if len(self) >= self._size:
+            self.clear()
+        self[key] = value
+
+
+class _Places:
+    """Plans by where the numbers of a text stand, which is remembered by the text with every digit made a zero.
+
+    No rule of the lexer asks which digit it sees. So texts that are alike but for their digits have their numbers in
+    the same places, and to cut them out there costs a fraction of the search. What is left between the numbers may
+    still have digits (`loss_0`), which are compared as they are.
+    """
+
+    def __init__(self, find: Callable[[Literals, list[str]], tuple[Plan, bool]]) -> None:
+        self._find = find  # the plan of literals and numbers, and whether it holds for all of the same literals
+        self._names: _Bounded[bytes, Cut] = _Bounded(MAX_PLACES)
+        self._plans: _Bounded[tuple[bytes, Sequence[str]], tuple[Plan, Cut]] = _Bounded(MAX_PLACES)
+
+    def plan(self, text: str) -> tuple[Plan, Sequence[str]]:
+        """What a text says, and its numbers."""
+        zeroed = text.encode(errors="surrogatepass").translate(_ZEROS)
+        names = self._names.get(zeroed)
+        if names is not None:
+            known = self._plans.get((zeroed, names(text)))
+            if known is not None:
+                return known[0], known[1](text)
+        literals, tokens = lex(text)
+        plan, holds = self._find(literals, tokens)
+        if holds and len(text) <= MAX_PLACED:
+            self._remember(zeroed, text, plan, literals, tokens)
+        return plan, tokens
+
+    def _remember(self, zeroed: bytes, text: str, plan: Plan, literals: Literals, tokens: Sequence[str]) -> None:
+        names, numbers = [], []
+        position = 0
+        for literal, token in zip_longest(literals, tokens, fillvalue=""):
+            middle = position + len(literal)
+            if _DIGIT.search(literal):
+                names.append(slice(position, middle))
+            position = middle + len(token)
+            numbers.append(slice(middle, position))
+        cut = _cut(names)
+        self._names.keep(zeroed, cut)
+        self._plans.keep((zeroed, cut(text)), (plan, _cut(numbers[:-1])))
+
+
+def _cut(places: Sequence[slice]) -> Cut:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda text: tuple(text[place] for place in places)
+
+
+def _narrow(literals: Literals) -> Literals:
     """The literals with no run of blanks longer than any column: what is searched behind blanks stays cheap."""
     return tuple(_BLANKS.sub(r"\1", part) if len(part) > MAX_BLANKS else part for part in literals)
-
-
-def _keep(plans: dict[Key, Plan], key: Key, plan: Plan) -> None:
-    if len(plans) >= MAX_SHAPES:
-        plans.clear()
-    plans[key] = plan

@@ -13,6 +13,7 @@ from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
 MAX_STEP = 2**63
+SURE_DIGITS = 18  # whole numbers of so many digits are below it
 BY_VALUE = "value"  # event of a draft that was made of a printed value
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
@@ -44,8 +45,8 @@ class _Said:
         self.counts = Counts(
             None if draft.epoch is None else value(draft.epoch, tokens),
             None if draft.epoch_total is None else value(draft.epoch_total, tokens),
-            None if draft.step is None else _whole(value(draft.step, tokens)),
-            None if draft.step_total is None else _whole(value(draft.step_total, tokens)),
+            None if draft.step is None else _whole(draft.step, tokens),
+            None if draft.step_total is None else _whole(draft.step_total, tokens),
         )
 
     def numbers(self, refs: Refs) -> dict[str, float]:
@@ -65,7 +66,7 @@ class Tracker:
         self._record_steps = False  # records print the step, so bars are only bars
         self._train_total: int | None = None
         self._epoch: float | None = None
-        self._bars: dict[str, tuple[int | None, float | None]] = {}  # last count by description
+        self._bars: dict[tuple[str, int | None], tuple[int | None, float | None]] = {}  # last count by description
         self._results = Results()
         self._events: list[LogEvent] = []
 
@@ -84,7 +85,7 @@ class Tracker:
                 self._message(said)
         return self._events
 
-    def quick(self, quick: Quick, tokens: list[str], line: int, time_seconds: float) -> LogEvent | None:
+    def quick(self, quick: Quick, tokens: Sequence[str], line: int, time_seconds: float) -> LogEvent | None:
         """The same as `events` for a plan with a `quick` way, without building what it would not use.
 
         None where a number is not as plain as it was: the long way knows what to do.
@@ -152,14 +153,16 @@ class Tracker:
                 self._train_bar(said)
             else:
                 self._emit(said, "checkpoint_progress" if role == "save" else "progress")
-            self._repeatable(said, Counts(epoch=counts.epoch))
+            if said.draft.validation or said.draft.test:
+                self._repeatable(said, Counts(epoch=counts.epoch))
 
     def _role(self, draft: Draft, total: int | None) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
+        if self.phase != "validation" or not self._validating:
+            return draft.role
         said = "train" in draft.event.lower()
         nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None and not said)
-        other = total != self._train_total
-        return "validation" if nameless and self.phase == "validation" and self._validating and other else draft.role
+        return "validation" if nameless and total != self._train_total else draft.role
 
     def _validation_bar(self, said: _Said) -> None:
         counts = said.counts
@@ -184,7 +187,7 @@ class Tracker:
         self._judge_finite(said, metrics)
 
     def _advanced(self, description: str, counts: Counts) -> bool:
-        key = f"{description[:40]}/{counts.step_total}"
+        key = (description[:40], counts.step_total)
         if len(self._bars) >= MAX_BARS and key not in self._bars:
             self._bars.clear()
         before, now = self._bars.get(key), (counts.step, counts.epoch)
@@ -342,7 +345,10 @@ def _steps_train(draft: Draft, counts: Counts) -> bool:
     return counts.step is not None and any(not names.is_loss(name) for name, _ in draft.train)
 
 
-def _whole(number: float) -> int | None:
+def _whole(ref: Ref, tokens: Sequence[str]) -> int | None:
+    if type(ref) is int and tokens[ref].isdigit() and len(tokens[ref]) <= SURE_DIGITS:
+        return int(tokens[ref])
+    number = value(ref, tokens)
     return int(number) if abs(number) < MAX_STEP and number.is_integer() else None
 
 
