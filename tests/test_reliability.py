@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,7 @@ from training_exporter.runs.view import NodeView
 from training_exporter.sources import offload as offload_module
 from training_exporter.sources import procfs as proc
 from training_exporter.sources.checkpoints import CheckpointSource
+from training_exporter.sources.directory_scan import DirectoryScanner
 from training_exporter.sources.offload import Offload
 from training_exporter.sources.processes import ProcessSource
 from training_exporter.sources.tail import EXPAND_SECONDS, MAX_RETIRED, TailSource
@@ -462,6 +464,31 @@ class TestLog:
         view = read(self.NAMES)
         assert sum(len(family.samples) for family in families(view)) <= MOST_SERIES_PER_RUN
         assert view.runs[0].step == self.NAMES + 999
+
+
+class TestCheckpoints:
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+    def test_devices_and_pipes_named_like_checkpoints(self, tmp_path: Path, clock: FakeClock) -> None:
+        """None is opened: a device may block for ever or answer without end, a FIFO waits for its writer."""
+        for name in ("checkpoint-1", "model.safetensors", "latest"):
+            os.mkfifo(tmp_path / name)
+        (tmp_path / "checkpoint-2").mkdir()
+        for name in ("latest", "trainer_state.json"):
+            os.mknod(tmp_path / "checkpoint-2" / name, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero
+        (tmp_path / "checkpoint-2" / "model.safetensors").write_text("x")
+        (listing,) = DirectoryScanner(CheckpointTarget("run", str(tmp_path)), clock).scan()
+        assert {entry.path for entry in listing.entries} == {"checkpoint-2", "checkpoint-2/model.safetensors"}
+        follower = Follower(tmp_path / "checkpoint-*" / "trainer_state.json", clock)
+        follower.poll()
+        assert (follower.lines, follower.bytes) == (0, 0)
+
+    def test_a_directory_that_is_a_pipe_or_a_loop(self, tmp_path: Path, clock: FakeClock) -> None:
+        """What the arguments name as output directory is refused with its reason, without waiting."""
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "loop").symlink_to("loop")
+        for name, reason in (("pipe", "neither a regular file nor a directory"), ("loop", "symbolic links")):
+            with pytest.raises(OSError, match=reason):
+                DirectoryScanner(CheckpointTarget("run", str(tmp_path / name)), clock).scan()
 
 
 class TestLabels:
