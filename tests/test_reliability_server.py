@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 import http.client
 import os
 import resource
@@ -10,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +29,7 @@ from training_exporter import server as server_module
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
 from training_exporter.server import Server
+from training_exporter.web import authentication
 
 OPTIONS = ServeOptions(listen_addresses=("127.0.0.1:0",), enable_lifecycle=True)
 PATIENCE_SECONDS = 20.0
@@ -167,6 +172,100 @@ class TestHalfOpen:
 
 def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  a count of names
+
+
+class TestManyScrapes:
+    SCRAPES = 1000
+
+    def test_a_thousand_at_the_same_time(self, tmp_path: Path, stack: ExitStack) -> None:
+        """Each is answered, refused or closed; threads stay few, and the scrape after them is answered."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        (tmp_path / "config.yaml").write_text("discovery: {enabled: false}\n")  # another's job would cost threads
+        exporter = Exporter(tmp_path, "--no-collector.gpu", f"--config.file={tmp_path / 'config.yaml'}")
+        stack.callback(exporter.stop)
+        fetch(f"{exporter.url}/metrics")
+        threads = len(os.listdir(f"/proc/{exporter.pid}/task"))  # noqa: PTH208  a count of names
+        clients = [
+            socket.create_connection(("127.0.0.1", exporter.port), timeout=PATIENCE_SECONDS)
+            for _ in range(self.SCRAPES)
+        ]
+        for client in clients:
+            stack.callback(client.close)
+            with contextlib.suppress(ConnectionError):  # closed to make room
+                client.sendall(HALF_A_REQUEST + b"\r\n")
+        answers = Counter(map(_first_line, clients))
+        assert set(answers) <= {b"HTTP/1.1 200 OK", b"HTTP/1.1 503 Service Unavailable", b""}
+        assert answers[b"HTTP/1.1 200 OK"] >= ServeOptions().max_requests
+        assert len(os.listdir(f"/proc/{exporter.pid}/task")) <= threads + 2  # noqa: PTH208  a count of names
+        fetch(f"{exporter.url}/metrics")
+
+
+def _first_line(client: socket.socket) -> bytes:
+    """The status line of an answer; nothing where the connection was closed."""
+    try:
+        return client.recv(200).partition(b"\r\n")[0]
+    except ConnectionError:
+        return b""
+
+
+# bcrypt of "secret" at costs 4 and 5
+CHEAP = "$2b$04$ObtVfq2SLD0OaAJjw0KlReyzbhWa84K3BPfQyhpLCPmnMtFy4fKQa"
+DEAR = "$2b$05$zHo/XPnEuzzglY8d/6iNnetsxz5r5QgzbROPf0.nGOcw8lkyJzh.y"
+
+
+class TestPasswords:
+    """Who may not enter learns nothing from how long that takes."""
+
+    @pytest.fixture
+    def checked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The hashes against which a password was checked."""
+        seen: list[str] = []
+        check = authentication._matches
+
+        def note(password: bytes, digest: str) -> bool:
+            seen.append(digest)
+            return check(password, digest)
+
+        monkeypatch.setattr(authentication, "_matches", note)
+        return seen
+
+    def test_an_unknown_user_costs_one_check(self, checked: list[str]) -> None:
+        """As a wrong password does, with the same hash where there is one only."""
+        answers = [
+            asyncio.run(authentication.Authenticator().check(_basic(login), {"prometheus": CHEAP}))
+            for login in ("prometheus:wrong", "nobody:wrong", "nobody:secret", "prometheus:secret")
+        ]
+        assert answers == [False, False, False, True]
+        assert checked == [CHEAP] * 4
+
+    def test_hashes_of_different_cost_do_not_tell_users_from_others(self, checked: list[str]) -> None:
+        """Unknown names are spread over the costs in use, and one name always costs the same."""
+        users = {"prometheus": CHEAP, "grafana": DEAR}
+
+        async def ask() -> list[list[str]]:
+            authenticator = authentication.Authenticator()
+            rounds = []
+            for _ in range(2):
+                checked.clear()
+                for number in range(40):
+                    assert not await authenticator.check(_basic(f"nobody-{number}:secret"), users)
+                rounds.append(list(checked))
+            return rounds
+
+        first, second = asyncio.run(ask())
+        assert first == second
+        assert set(first) == {CHEAP, DEAR}
+
+    def test_without_credentials_nothing_is_checked(self, checked: list[str]) -> None:
+        """Neither for a missing header nor for one that is none."""
+        for header in (None, "", "Basic", "Basic !!!", "Bearer abc"):
+            assert not asyncio.run(authentication.Authenticator().check(header, {"prometheus": CHEAP}))
+        assert checked == []
+
+
+def _basic(login: str) -> str:
+    return "Basic " + base64.b64encode(login.encode()).decode()
 
 
 class TestDescriptors:

@@ -38,8 +38,7 @@ class Authenticator:
         if credentials is None:
             return False
         name, password = credentials
-        # an unknown user costs as much as a wrong password
-        digest = users.get(name) or next(iter(users.values()))
+        digest = users.get(name) or self._digest_of_nobody(name, users)
         mark = hmac.digest(self._key, b"\0".join([name.encode(), digest.encode(), password]), hashlib.sha256)
         if mark in self._known and name in users:
             return True
@@ -49,6 +48,14 @@ class Authenticator:
                 self._known.clear()
             self._known[mark] = None
         return right
+
+    def _digest_of_nobody(self, name: str, users: Mapping[str, str]) -> str:
+        """A hash to check for an unknown user, who must cost as much time as a known one.
+
+        Hashes may differ in cost, so each name has one of them for as long as the process lives.
+        """
+        digests = sorted(users.values())
+        return digests[int.from_bytes(hmac.digest(self._key, name.encode(), hashlib.sha256), "big") % len(digests)]
 
     async def _slowly(self, password: bytes, digest: str) -> bool:
         if self._waiting >= MOST_WAITING:
