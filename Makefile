@@ -55,6 +55,10 @@ MINUTES ?= 60
 soak: $(TESTED) ## run the exporter under everything at once for MINUTES=60
 	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
+EXAMPLES ?= 20000
+fuzz: $(TESTED) ## feed every parser with EXAMPLES=20000 inputs of each kind
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=auto --timeout=0 tests/test_fuzz.py $(PYTEST)
+
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
