@@ -221,6 +221,7 @@ class TestDemo:
                 (address,) = re.findall(r"^Prometheus: +http://(\S+)/$", _head(demo, "Prometheus:"), re.MULTILINE)
                 until(lambda: is_ready(address))
                 until(lambda: _without_rows(Answers(address), listen), [])
+                assert demo.poll() is None
             finally:
                 demo.terminate()
 

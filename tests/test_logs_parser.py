@@ -99,7 +99,7 @@ class TestProperties:
         parser = LogParser()
         parser.feed(data, 0.0)
         parser.close()
-        assert parser.lines == data.count(b"\n")
+        assert (parser.lines, parser.failures) == (data.count(b"\n"), 0)
 
     @RELAXED
     @given(TEXT)
@@ -115,7 +115,10 @@ class TestProperties:
         text = "\n".join(PIECES)
         for _ in range(200):
             cut = draw.randrange(len(text))
-            events_of((text[cut:] + text[:cut] * 2)[draw.randrange(40) :].encode())
+            parser = LogParser()
+            parser.feed((text[cut:] + text[:cut] * 2)[draw.randrange(40) :].encode(), 0.0)
+            parser.close()
+            assert (parser.failures, parser.failure) == (0, None)
 
 
 class TestRedraws:

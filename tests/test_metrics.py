@@ -237,11 +237,14 @@ class TestLabel:
 class TestViewCollector:
     def test_registering_collects_nothing(self) -> None:
         """A registry may take the collector before there is a first view."""
+        asked = []
 
         def no_view() -> NodeView:
-            raise AssertionError("collected")
+            asked.append("view")
+            raise AssertionError
 
         CollectorRegistry(auto_describe=True).register(ViewCollector(no_view))
+        assert asked == []
 
     def test_name_selection(self, rich_view: NodeView) -> None:
         """`name[]` finds counters and gauges by their exposed name."""

@@ -455,7 +455,8 @@ class TestSource:
             state.gpus.append(gpu_at_work(1))
             state.write(tmp_path / "state")
             probe.drain_until(lambda report: not report["health"]["success"])
-            probe.drain_until(lambda report: _seen(report) == {"0", "1"})
+            report = probe.drain_until(lambda report: _seen(report) == {"0", "1"})
+            assert report["health"]["success"]
 
 
 def _seen(report: dict[str, Any]) -> set[str]:

@@ -214,7 +214,8 @@ class TestCheckpointsOfBefore:
 class TestDocument:
     def test_is_json(self, rich_view: NodeView) -> None:
         """Every value is JSON without extensions, NaN included."""
-        json.dumps(document(rich_view, History(), private=True), allow_nan=False)
+        text = json.dumps(document(rich_view, History(), private=True), allow_nan=False)
+        assert json.loads(text)["runs"][0]["name"] == rich_view.runs[0].name
 
     def test_times_are_wall_times(self, rich_view: NodeView) -> None:
         """Times are on the wall clock, ages on the steady one."""

@@ -205,7 +205,8 @@ class TestAlertmanager:
     def test_routes(self, amtool: str, severity: str, receiver: str) -> None:
         """Who hears of it follows from the severity, and an alert without one is not lost."""
         route = ["config", "routes", "test", f"--config.file={self.FILE}", f"--verify.receivers={receiver}"]
-        promtool(amtool, *route, "alertname=TrainingStalled", "run=a", *([f"severity={severity}"] if severity else []))
+        labels = ["alertname=TrainingStalled", "run=a", *([f"severity={severity}"] if severity else [])]
+        assert promtool(amtool, *route, *labels).split() == [receiver]
 
     def test_inhibitions_name_alerts_that_exist(self) -> None:
         """Sources and targets are alerts of the rules, and no rule mutes across runs."""
