@@ -208,7 +208,7 @@ class _Tree:
 
     def _refresh(self, descriptor: int, path: str, folder: _Folder, names: Iterable[str], owner: Owner | None) -> None:
         for name in self._due(folder, list(names)):
-            entry = _look_at(descriptor, posixpath.join(path, name), folder.files.get(name), owner)
+            entry = _look_at(descriptor, path, name, folder.files.get(name), owner)
             if entry is None:
                 folder.files.pop(name, None)
             else:
@@ -263,23 +263,28 @@ def _names(descriptor: int) -> tuple[list[str], tuple[str, ...], bool]:
     return files, tuple(folders), False
 
 
-def _look_at(descriptor: int, path: str, known: FileEntry | None, owner: Owner | None) -> FileEntry | None:
+def _look_at(descriptor: int, folder: str, name: str, known: FileEntry | None, owner: Owner | None) -> FileEntry | None:
     """The entry of one file of an open directory; None where it is gone by now or is a FIFO, socket or device."""
-    name = posixpath.basename(path)
     try:
         status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        entry = _entry(path, status)
+        if known is not None and _is_same(known, status):
+            return known
+        entry = _entry(posixpath.join(folder, name), status)
         if stat.S_ISLNK(status.st_mode):
             entry = replace(entry, bytes=0, link_target=os.readlink(name, dir_fd=descriptor))
         elif not stat.S_ISREG(status.st_mode):
             return None
     except FileNotFoundError:
         return None
-    if known is not None and replace(known, text=None) == entry:
-        return known
     if name in TEXT_FILES and entry.link_target is None and entry.bytes <= MAX_TEXT_BYTES:
         entry = replace(entry, text=_text(descriptor, name, owner))
     return entry
+
+
+def _is_same(known: FileEntry, status: os.stat_result) -> bool:
+    """Whether a regular file is as it was; a link is always read, as what it names may have changed in place."""
+    same = known.bytes == status.st_size and known.modified_seconds == status.st_mtime
+    return same and known.link_target is None and stat.S_ISREG(status.st_mode)
 
 
 def _entry(path: str, status: os.stat_result) -> FileEntry:
