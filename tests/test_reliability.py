@@ -28,6 +28,7 @@ from training_exporter.metrics import MOST_SERIES_PER_RUN, ViewCollector, famili
 from training_exporter.model import (
     CheckpointTarget,
     Health,
+    LogBatch,
     LogTarget,
     Observation,
     ProcessRecord,
@@ -444,6 +445,23 @@ class TestLog:
         follower.poll(EXPAND_SECONDS)
         assert follower.lines == 200
         assert len(os.listdir("/proc/self/fd")) <= descriptors + MAX_RETIRED + 1  # noqa: PTH208  a count of names
+
+    def test_documents_that_are_never_complete(self, clock: FakeClock) -> None:
+        """Of files that a trainer writes beside its log no more is kept than of one; a whole one is read as ever."""
+        logs = RunLogs({})
+
+        def read(file: str, data: bytes) -> tuple[LogBatch, ...]:
+            clock.advance(1)
+            return logs.consume([TailChunk("run", file, clock.now(), data)], clock.now())
+
+        def flood() -> None:
+            for number in range(100):
+                read(f"/out/checkpoint-{number}/trainer_state.json", b'{"log_history": [' + b" " * MIB)
+                read("/out/metrics.csv", b"x" * MIB)
+
+        assert _peak_bytes(flood) < 24 * MIB
+        (batch,) = read("/out/checkpoint-500/trainer_state.json", b'{"log_history": [{"loss": 0.5, "step": 7}]}')
+        assert [dict(event.metrics) for event in batch.events] == [{"loss": 0.5}]
 
     NAMES = int(os.environ.get("METRIC_NAMES", "20000"))  # a million takes a minute
 

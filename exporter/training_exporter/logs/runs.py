@@ -11,7 +11,7 @@ from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
 from training_exporter.logs.results import Results
 from training_exporter.logs.shapes import Shapes
-from training_exporter.logs.side_files import SideFile, parser_for
+from training_exporter.logs.side_files import MAX_BYTES, SideFile, parser_for
 from training_exporter.model import LogBatch, LogEvent, LogPhase, TailChunk
 
 logger = logging.getLogger(__name__)
@@ -193,6 +193,7 @@ class RunLogs:
         if chunk.restart:
             side.restart()
         events = side.feed(chunk.data, chunk.time_seconds)
+        _bound(run)
         growth.events += [event for event in events if event.outcome is not None]
         if chunk.restored:  # of checkpoints that were there before: nobody knows which was the last
             return
@@ -235,6 +236,17 @@ class RunLogs:
             run.lead_step = event.step if event.step is not None else run.lead_step
             return True
         return False
+
+
+def _bound(run: _Run) -> None:
+    """Keep no more of all the run's unfinished documents than of one: those that were silent longest are given up."""
+    sides = [file.side for file in run.files.values() if file.side is not None]
+    held = sum(side.held_bytes for side in sides)
+    for side in sides:
+        if held <= MAX_BYTES:
+            return
+        held -= side.held_bytes
+        side.restart()
 
 
 def _without_outlived(events: Sequence[LogEvent]) -> list[LogEvent]:

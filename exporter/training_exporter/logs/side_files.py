@@ -15,6 +15,7 @@ from training_exporter.logs import names
 from training_exporter.model import CheckpointTarget, LogEvent, LogTarget, Split
 
 MAX_BYTES = 16 << 20  # a trainer_state.json of a long run is a few MiB
+MAX_ROW_BYTES = 1 << 20
 COUNTERS = frozenset({"step", "epoch", "global_step"})
 EVENT_FILE = "events.out.tfevents."  # TensorBoard
 MAX_TEXT = 500  # of an exception
@@ -33,6 +34,10 @@ class SideFile(Protocol):
     @property
     def moves(self) -> bool:
         """Whether its growth alone is progress."""
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is kept of what is not complete."""
 
 
 def parser_for(path: str) -> SideFile | None:
@@ -85,6 +90,10 @@ class _Whole(ABC):
     def restart(self) -> None:
         self._held.clear()
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._held)
+
     @abstractmethod
     def _events(self, document: object, time_seconds: float) -> Iterable[LogEvent]:
         """What the document says."""
@@ -123,8 +132,14 @@ class MetricsCsv:
         """The logger writes the file anew whenever a name is added."""
         self._held, self._columns = b"", None
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self._held)
+
     def feed(self, data: bytes, time_seconds: float) -> list[LogEvent]:
-        *lines, self._held = (self._held + data[-MAX_BYTES:]).split(b"\n")
+        *lines, self._held = (self._held + data).split(b"\n")
+        if len(self._held) > MAX_ROW_BYTES:
+            self._held = b""
         latest: dict[str, LogEvent] = {}
         for row in csv.reader(line.decode("utf-8", "replace").rstrip("\r").replace("\0", "") for line in lines):
             if self._columns is None:
@@ -172,6 +187,7 @@ class EventFile:
     """A TensorBoard event file: that it grows is all that is taken from it."""
 
     moves = True
+    held_bytes = 0
 
     def feed(self, data: bytes, time_seconds: float) -> list[LogEvent]:  # noqa: ARG002  the protocol's
         return []
