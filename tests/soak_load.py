@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import shutil
@@ -178,7 +179,9 @@ class Saver(Actor):
         folder = self._output / f"checkpoint-{self._number}"
         folder.mkdir(parents=True)
         for name in ("config.json", "model.safetensors", "optimizer.pt", "trainer_state.json"):
-            (folder / name).write_bytes(b"{}" * self.draw.randrange(1, 50_000))
+            text = json.dumps({"log_history": [{"loss": self.draw.random(), "step": self._number}] * 100})
+            # some end in the middle of the document, as after a crash
+            (folder / name).write_text(text if self.draw.random() < 0.95 else text[: self.draw.randrange(len(text))])
             if self.draw.random() < 0.05:
                 break
         self.counts["checkpoint"] += 1
