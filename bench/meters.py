@@ -51,10 +51,10 @@ def memory(pid: int) -> Memory:
 class Scraper:
     """Scrapes one address again and again, over one connection where the exporter keeps it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_seconds: float = SCRAPE_TIMEOUT_SECONDS) -> None:
         parts = urlsplit(url)
         self._path = parts.path
-        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=SCRAPE_TIMEOUT_SECONDS)
+        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_seconds)
 
     def text(self) -> str:
         """The answer, unpacked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,11 +99,11 @@ def _running(
 
         def answers() -> bool:
             assert process.poll() is None, f"{command[0]} ended with status {process.returncode}"
-            try:
-                fetch(running.url)
+            try:  # no scrape, which may take its time
+                with socket.create_connection(("127.0.0.1", port), timeout=1):
+                    return True
             except OSError:
                 return False
-            return True
 
         try:
             wait_until(f"{command[0]} listens", answers, seconds=START_SECONDS)

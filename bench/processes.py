@@ -1,9 +1,10 @@
-"""CPU of one look at the processes of a busy machine: ours against one scrape of process-exporter, side by side.
+"""CPU of one look at the processes of a machine, as it fills up: ours against one scrape of process-exporter.
 
-    scripts/install-bench-tools && .venv/bin/python bench/processes.py [--processes 2000] [--rounds 9]
+    scripts/install-bench-tools && .venv/bin/python bench/processes.py [--processes 100 1000 5000] [--rounds 15]
 
 Both watch the same machine with that many unrelated processes and one training job of two ranks, in turns. The exit
-status is 1 if ours costs more than a tenth.
+status is 1 if ours costs more than a tenth of process-exporter's, as it is shipped, or more than twice as much beside
+the most processes as beside the fewest.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+from meters import Scraper, cpu_seconds
+from peers import PROCESS_EXPORTER, Running, missing, process_exporter
+from ratio import Comparison, in_turns, table
 
-from e2e.harness import fetch, free_port, wait_until  # noqa: E402  the tests' tools are found by the line above
-from jobs import Watch, complete, job  # noqa: E402
+from jobs import Watch, complete, job  # the imports above made the tests' tools known
 
-PEER = ROOT / ".tools/bin/prometheus-process-exporter"
-# As Debian ships it: every process in a group by its name.
-PEER_CONFIG = "process_names:\n  - name: '{{.Comm}}'\n    cmdline: ['.+']\n"
+SIZES = (100, 1_000, 5_000)
 LEAN = ("-gather-smaps=false", "-threads=false")
+OURS, SHIPPED, LEAN_PEER = "training-exporter", "process-exporter", f"process-exporter {' '.join(LEAN)}"
 SETTLING_SECONDS = 6.0  # ours reads a command a second time, once, when a process is 5 s old
-MOST = 0.1
+PATIENCE_SECONDS = 120.0  # thousands of processes take process-exporter seconds on a busy machine
+MOST_OF_PEER = 0.1
+MOST_GROWTH = 2.0
 
 
 @contextmanager
@@ -45,89 +46,75 @@ def sleepers(count: int) -> Iterator[None]:
             subprocess.run(["pkill", "-s", str(shell.pid)], check=True)
 
 
-class Peer:
-    """A running process-exporter."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        config = folder / "process-exporter.yml"
-        config.write_text(PEER_CONFIG)
-        port = free_port()
-        self._url = f"http://127.0.0.1:{port}/metrics"
-        command = [str(PEER), f"-config.path={config}", f"-web.listen-address=127.0.0.1:{port}", *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        wait_until("process-exporter listens", self._answers, seconds=30)
-
-    def scrape(self) -> float:
-        """CPU seconds of one scrape, over all threads."""
-        before = self._cpu_seconds()
-        fetch(self._url)
-        return self._cpu_seconds() - before
-
-    def _answers(self) -> bool:
-        try:
-            fetch(self._url)
-        except OSError:
-            return False
-        return True
-
-    def _cpu_seconds(self) -> float:
-        stats = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(path.read_text().split()[0]) for path in stats) / 1e9
-
-
 def tick(watch: Watch, directory: Path) -> float:
-    """CPU seconds of one look at the processes and the discovery of the runs, over all threads."""
+    """CPU milliseconds of one look at the processes and the discovery of the runs, over all threads."""
     before = time.process_time()
     watch.look(directory)
-    return time.process_time() - before
+    return 1000 * (time.process_time() - before)
 
 
-def show(name: str, seconds: list[float]) -> None:
-    """One line: milliseconds."""
-    low, middle, high = (1000 * f(seconds) for f in (min, median, max))
-    print(f"{name:44} median {middle:8.2f} ms   min {low:8.2f}   max {high:8.2f}")
-
-
-def measure(processes: int, rounds: int) -> float:
-    """Print what each costs; returns ours over process-exporter's as it is shipped."""
+def measure(processes: int, rounds: int) -> tuple[dict[str, list[float]], list[str]]:
+    """CPU milliseconds of each, round by round, beside so many unrelated processes; and what happens once."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(sleepers(processes))
         made = stack.enter_context(job(folder / "work"))
         made.start("train.py")
-        peers = [Peer(folder), Peer(folder, *LEAN)]
-        for peer in peers:
-            stack.callback(peer.process.wait)
-            stack.callback(peer.process.kill)
+        shipped = stack.enter_context(process_exporter(folder))
+        lean = stack.enter_context(process_exporter(folder, *LEAN))
         watch = Watch()
         first = tick(watch, made.directory)
         watch.until(made.directory, complete())
         time.sleep(SETTLING_SECONDS)
         settling = tick(watch, made.directory)
-        ours, shipped, lean = [], [], []
-        for _ in range(rounds):
-            ours.append(tick(watch, made.directory))
-            shipped.append(peers[0].scrape())
-            lean.append(peers[1].scrape())
-    show(f"training-exporter, first look at {processes}", [first])
-    show("training-exporter, second look at all, once", [settling])
-    show("training-exporter, a tick", ours)
-    show("process-exporter, a scrape", shipped)
-    show(f"process-exporter {' '.join(LEAN)}", lean)
-    for name, peer in (("as shipped", shipped), ("lean", lean)):
-        print(f"ratio to process-exporter {name}: {median(ours) / median(peer):.4f}")
-    return median(ours) / median(shipped)
+        cases = {
+            OURS: lambda: tick(watch, made.directory),
+            SHIPPED: lambda: scrape(shipped),
+            LEAN_PEER: lambda: scrape(lean),
+        }
+        once = f"{processes:5} processes: first look {first:.1f} ms, second look at all, once, {settling:.1f} ms"
+        return in_turns(cases, rounds), [once]
+
+
+def scrape(running: Running) -> float:
+    """CPU milliseconds of one scrape, over all threads."""
+    before = cpu_seconds(running.pid)
+    Scraper(running.url, PATIENCE_SECONDS).text()
+    return 1000 * (cpu_seconds(running.pid) - before)
+
+
+def compare(curve: Mapping[int, Mapping[str, list[float]]]) -> list[Comparison]:
+    """Ours beside the peer at each size, and beside itself from the least to the greatest."""
+    rows = []
+    least, *_, greatest = curve
+    for processes, costs in curve.items():
+        for name in (SHIPPED, LEAN_PEER):
+            bound = MOST_OF_PEER if name == SHIPPED else None
+            rows.append(Comparison(f"{processes} processes: {name}", costs[OURS], costs[name], "ms", bound))
+    for name, bound in ((OURS, MOST_GROWTH), (SHIPPED, None)):
+        values = curve[greatest][name], curve[least][name]
+        rows.append(Comparison(f"{name}: {greatest} processes over {least}", *values, "ms", bound))
+    return rows
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--processes", type=int, nargs="+", default=SIZES, help="at least two numbers")
+    parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="few processes, three rounds")
     arguments = parser.parse_args()
-    if not PEER.exists():
-        parser.error("process-exporter is missing: scripts/install-bench-tools")
-    return int(measure(arguments.processes, arguments.rounds) > MOST)
+    if lacking := missing(PROCESS_EXPORTER):
+        parser.error(f"missing: {', '.join(lacking)}: scripts/install-bench-tools")
+    sizes, rounds = ((100, 500), 3) if arguments.quick else (sorted(arguments.processes), arguments.rounds)
+    curve, notes = {}, []
+    for processes in sizes:
+        curve[processes], told = measure(processes, rounds)
+        notes += told
+    rows = compare(curve)
+    print(table(rows, "the other"))
+    print("\n" + "\n".join(notes))
+    return int(not all(row.met for row in rows))
 
 
 if __name__ == "__main__":
