@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -208,6 +209,7 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended too
     return run(parser.parse_args().minutes)
 
 
