@@ -24,7 +24,7 @@ from fake_nvml.state import FakeState, gpu_at_work
 from jobs import job
 
 RUN = "soak-writer"
-SCRIPT = "train_soak.py"
+SCRIPT = f"train_soak_{os.getpid()}.py"  # another soak on this machine has its own
 GPUS = 4
 TRAINER = """
 import os, time
