@@ -101,6 +101,14 @@ class TestMetrics:
         assert answer.text.endswith("# EOF\n")
         assert len(list(text_string_to_metric_families(answer.text))) > 50
 
+    @pytest.mark.parametrize("escaping", ["allow-utf-8", "underscores"])
+    def test_openmetrics_escaping(self, start: Start, escaping: str) -> None:
+        """Every name of ours is plain: the two are confirmed apart and read the same."""
+        accept = f"application/openmetrics-text;version=1.0.0;escaping={escaping}"
+        answer = start().ask("/metrics", Accept=accept)
+        assert answer.headers["Content-Type"].endswith(f"escaping={escaping}")
+        assert 'training_step{run="eagle3-synth100k"} 4000.0' in answer.text.splitlines()
+
     def test_text_1_0_escaping(self, start: Start) -> None:
         """The escaping that a Prometheus 3 asks for is confirmed."""
         answer = start().ask("/metrics", Accept="text/plain;version=1.0.0;escaping=allow-utf-8")

@@ -35,7 +35,9 @@ class ReloadState:
 
 def label(value: object) -> str:
     """A label value that any scraper can take: valid UTF-8, bounded length."""
-    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    text = str(value)
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
     if len(text) <= LABEL_CHARACTERS:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.openmetrics.exposition import ALLOWUTF8, UNDERSCORES
 from tornado.web import Application, RequestHandler
 
 from training_exporter.options import ServeOptions
@@ -316,11 +317,16 @@ def _implements(handler: RequestHandler, method: str) -> bool:
 
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
-        return choose_encoder(accept)
+        encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is no number
-        return choose_encoder("")
+        encoder, content_type = choose_encoder("")
+    if isinstance(encoder, partial) and encoder.keywords.get("escaping") == UNDERSCORES:
+        # our names need none, and to make sure of that character by character costs a third of the scrape
+        encoder = partial(encoder, escaping=ALLOWUTF8)
+    return encoder, content_type
 
 
 def _render(encoder: Callable[[Any], bytes], registry: object, compressed: bool) -> bytes:
     body = encoder(registry)
-    return gzip.compress(body, compresslevel=6) if compressed else body
+    # the fastest level leaves 8 of 38 kB, the sixth 7 in three times the time
+    return gzip.compress(body, compresslevel=1) if compressed else body
