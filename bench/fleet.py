@@ -37,6 +37,7 @@ LOOK_SECONDS = 5.0
 MOST_OF_INTERVAL = 1 / 3
 MOST_SERIES = 400
 MOST_DELAY_SECONDS = 15 * 60.0
+SLOWEST = 5  # rules are told
 MIB = 1 << 20
 
 
@@ -146,6 +147,11 @@ def play(sizes: list[int], minutes: float, settling: float) -> tuple[list[Compar
             rows += fleet.rows(fleet.prometheus.number("max(scrape_samples_scraped)"))
             rate = fleet.prometheus.number("sum(scrape_samples_scraped)") / fleet.prometheus.scrape_seconds
             notes.append(f"{fleet.nodes:5} nodes: {rate:,.0f} samples scraped a second")
+            slowest = sorted(fleet.prometheus.rule_seconds().items(), key=lambda rule: rule[1], reverse=True)[:SLOWEST]
+            notes.append(
+                f"{fleet.nodes:5} nodes, slowest rules: "
+                + ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in slowest)
+            )
             if fleet.alerts != fleet.expected():
                 notes.append(f"{fleet.nodes:5} nodes: FIRED {sorted(fleet.alerts)}, not {sorted(fleet.expected())}")
         return rows + growth(fleets), notes
