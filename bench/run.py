@@ -32,6 +32,7 @@ BENCHMARKS = (
     "processes.py",
     "checkpoints.py",
     "gpu_hang.py",
+    "half_open.py",
     "logs.py",
 )
 HEAD = """# Benchmarks
