@@ -71,6 +71,8 @@ class TestCompose:
         images = {name: service["image"] for name, service in compose["services"].items()}
         assert images.pop("exporter") == f"training-exporter:{__version__}"
         assert all(re.fullmatch(r"[\w/.-]+:v?\d+\.\d+\.\d+", image) for image in images.values()), images
+        installation = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+        assert set(re.findall(r"training-exporter:(\d\S*)", installation)) == {__version__}
 
     def test_shipped_files_lie_where_they_are_looked_for(self, compose: dict[str, Any], tmp_path: Path) -> None:
         """Each mount has a source, and Prometheus and Alertmanager find a whole configuration behind theirs."""
@@ -268,9 +270,21 @@ class TestScrapes:
         )
         assert (done.returncode, done.stdout) == (1, "")
 
-    def test_vmalert(self) -> None:
-        """The rules and their templates are valid for VictoriaMetrics too."""
-        output(tool("vmalert"), "-dryRun", f"-rule={ROOT}/prometheus/rules/*.yml")
+
+class TestWorkflow:
+    FILE = ROOT / ".github/workflows/test.yml"
+
+    def test_schema(self) -> None:
+        """It is a workflow."""
+        output(tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows", self.FILE)
+
+    def test_it_runs_what_everybody_runs(self) -> None:
+        """The command of the README on each Python, with actions of one version."""
+        job = load(self.FILE)["jobs"]["test"]
+        used = [step["uses"] for step in job["steps"] if "uses" in step]
+        assert all(re.fullmatch(r"[\w/-]+@v\d+\.\d+\.\d+", action) for action in used), used
+        assert ".ci/run" in [step.get("run") for step in job["steps"]]
+        assert job["strategy"]["matrix"]["python"] == ["3.10", "3.11", "3.12", "3.13"]
 
 
 class TestYaml:
