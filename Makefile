@@ -17,7 +17,7 @@ TESTED  = $(VENV)/installed-test$(if $(TORCH),-torch)
 # workers than cores pay.
 WORKERS ?= 4
 
-.PHONY: help run demo test lint docs bench soak fuzz clean
+.PHONY: help run demo test lint docs bench soak fuzz robustness clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -58,6 +58,9 @@ soak: $(TESTED) ## run the exporter under everything at once for MINUTES=60
 EXAMPLES ?= 20000
 fuzz: $(TESTED) ## feed every parser with EXAMPLES=20000 inputs of each kind
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --numprocesses=auto --timeout=0 tests/test_fuzz.py $(PYTEST)
+
+robustness: $(TESTED) ## play every scenario scraped badly, with a restart and at another tempo (half an hour)
+	$(BIN)/pytest --robustness tests/test_rules_scenarios.py -k bad_conditions --timeout=7200 $(PYTEST)
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis
