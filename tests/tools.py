@@ -24,6 +24,17 @@ def tool(name: str) -> str:
     return found
 
 
+def sources() -> list[str]:
+    """Every file that belongs to the project, relative to its folder: what git knows or would take in."""
+    if not (ROOT / ".git").exists():  # an unpacked archive, in which nothing else lies but what was built
+        built = (".venv", ".tools", "build", "dist")
+        found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        return sorted(str(path) for path in found if path.parts[0] not in built and "cache" not in str(path))
+    command = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files"]
+    listed = output(*command, "--cached", "--others", "--exclude-standard").splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]  # not those that are about to go
+
+
 def output(*command: str | Path, **options: object) -> str:
     """What a program prints, standard error too; an AssertionError with all of it where it failed."""
     done = subprocess.run(  # type: ignore[call-overload]
