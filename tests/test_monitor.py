@@ -71,15 +71,26 @@ class TestLogReader:
         self, reader: LogReader, tail: Tail, clock: FakeClock
     ) -> None:
         """While batches wait for the tick the log stays in its file, so that memory is bounded."""
-        for number in range(monitor.WAITING_BATCHES):
-            tail.append(clock, f"line {number}\n")
-            reader.collect()
+        tail.append(clock, "x" * monitor.WAITING_BYTES + "\n")
+        reader.collect()
         tail.append(clock, "one more\n")
         reader.collect()
-        assert len(tail.chunks) == 1
-        assert sum(batch.lines for batch in reader.drain()) == monitor.WAITING_BATCHES
+        assert (reader.full, len(tail.chunks)) == (True, 1)
+        assert sum(batch.lines for batch in reader.drain()) == 1
         reader.collect()
+        assert not reader.full
         assert [batch.last_line for batch in reader.drain()] == ["one more"]
+
+    def test_a_backlog_does_not_wait_for_the_time_of_the_tick(self, tail: Tail, clock: FakeClock) -> None:
+        """Who takes the batches is told once nothing more is read until then."""
+        asked: list[str] = []
+        reader = LogReader(tail, clock, {}, hurry=lambda: asked.append("tick"))  # type: ignore[arg-type]  # a stand-in
+        reader.follow([LogTarget("a", "/log")])
+        for text in ("x" * monitor.WAITING_BYTES + "\n", "one more\n"):
+            assert asked == []
+            tail.append(clock, text)
+            reader.collect()
+        assert asked == ["tick"]
 
     def test_new_patterns_keep_a_half_read_line(self, reader: LogReader, tail: Tail, clock: FakeClock) -> None:
         """A reload in the middle of a line loses nothing, and its patterns hold for that line."""

@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 SAVE_SECONDS = 30.0
-# A batch holds the events of up to 1 MiB of a log; reading goes on as soon as the tick took them.
-WAITING_BATCHES = 16
+WAITING_BYTES = 1 << 20  # of log whose events the tick has not taken yet; an event is several times its line
 RECALL_SECONDS = 5.0
 # The tick does no I/O, so one that is this late means that the machine was suspended or the thread is gone.
 HEALTHY_SECONDS = 60.0
@@ -67,14 +66,24 @@ class _News(Generic[T]):
 class LogReader:
     """Tails and understands in the log worker's thread; batches wait here until the tick takes them."""
 
-    def __init__(self, tail: TailSource, clock: Clock, patterns: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        tail: TailSource,
+        clock: Clock,
+        patterns: Mapping[str, tuple[str, ...]],
+        *,
+        hurry: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Call `hurry` when nothing more is read until the batches are taken."""
         self._tail = tail
+        self._hurry = hurry
         self._clock = clock
         self._logs = RunLogs(patterns)
         self._patterns: Mapping[str, tuple[str, ...]] | None = None  # to be taken over in the worker's thread
         self._runs: frozenset[str] = frozenset()
         self._followed: frozenset[str] = frozenset()
         self._batches: deque[LogBatch] = deque()
+        self._full = False
 
     def follow(self, targets: Sequence[LogTarget]) -> None:
         """Read these logs from now on, and forget runs that have none any more."""
@@ -94,8 +103,10 @@ class LogReader:
         for run in self._runs - followed:
             self._logs.forget(run)
         self._runs = followed
-        if len(self._batches) >= WAITING_BATCHES:
-            return  # the tick is late: what is not read yet is safer in the file
+        self._full = sum(batch.bytes for batch in tuple(self._batches)) >= WAITING_BYTES
+        if self._full:
+            self._hurry()
+            return  # what is not read yet is safer in the file
         chunks = self._tail.collect()
         self._batches.extend(self._logs.consume(chunks, self._clock.now()))
 
@@ -106,6 +117,11 @@ class LogReader:
             taken.append(self._batches.popleft())
         return tuple(taken)
 
+    @property
+    def full(self) -> bool:
+        """Whether the last collect read nothing, because batches were waiting."""
+        return self._full
+
 
 class Monitor:
     """Owns the workers and the node's judgement. `view` is the newest picture; reading it never waits."""
@@ -114,6 +130,7 @@ class Monitor:
         self._clock = clock
         self._collectors = options.collectors
         self._stop = threading.Event()
+        self._due = threading.Event()  # the next tick before its time
         self._thread: threading.Thread | None = None
         self._ticked_seconds = clock.now()
         self._tick_failing = False
@@ -131,7 +148,7 @@ class Monitor:
             interesting=partial(interesting, config=config),
             environment_keys=environment_keys(config),
         )
-        self._reader = LogReader(TailSource(clock, wake=self._wake_logs), clock, _patterns(config))
+        self._reader = LogReader(TailSource(clock, wake=self._wake_logs), clock, _patterns(config), hurry=self._due.set)
         self._checkpoint_source = CheckpointSource(clock)
         self._log_worker: Worker[None] = self._worker("logs", self._reader.collect, LOG_SECONDS, LOG_DEADLINE_SECONDS)
         self._processes = _News(
@@ -168,6 +185,7 @@ class Monitor:
     def stop(self) -> None:
         """Ask everything to end and keep what was learnt; never waits for a source."""
         self._stop.set()
+        self._due.set()
         self._gpu.stop()
         for worker in self._workers():
             worker.stop()
@@ -235,6 +253,8 @@ class Monitor:
 
     def _log_report(self) -> Report[tuple[LogBatch, ...]] | None:
         batches = self._reader.drain()
+        if self._reader.full:
+            self._wake_logs()
         sequence, report = self._log_worker.latest()
         if batches:
             return Report(batches, report.health)
@@ -277,7 +297,9 @@ class Monitor:
             else:
                 self._tick_failing = False
             self._note_silent()
-            if not self._stop.wait(TICK_SECONDS):
+            self._due.wait(TICK_SECONDS)
+            self._due.clear()
+            if not self._stop.is_set():
                 self._start_sources()  # does nothing where they run
 
     def _note_silent(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from training_exporter.model import LogTarget, TailChunk
 from training_exporter.sources.safe_open import Owner, open_below
 
-READ_BYTES = 1 << 20  # of one file in one round: bounds memory, and one log cannot starve the others
+READ_BYTES = 1 << 18  # of one file in one round: bounds memory, and one log cannot starve the others
 RESTORE_BYTES = 2 << 20  # of a log that was there before: enough for the last epoch's results
 _MARK_BYTES = 256  # remembered from both ends of what was read: a file rewritten behind our back differs there
 _CHECK_SECONDS = 5.0  # a file that grows is looked up by its path only so often
