@@ -48,8 +48,9 @@ docs: $(TESTED) ## write the generated pages and dashboards anew
 	$(BIN)/python grafana/generate.py
 	$(BIN)/python deploy/kubernetes/generate.py
 
-bench: $(TESTED) ## measure, as ratios side by side
-	$(BIN)/python bench/run.py
+bench: $(TESTED) ## measure beside what people use today, into docs/benchmarks.md (as root, 40 minutes; BENCH=--quick: a look)
+	CI=$(CI) scripts/install-test-tools
+	$(BIN)/python bench/run.py $(BENCH)
 
 MINUTES ?= 60
 soak: $(TESTED) ## run the exporter under everything at once for MINUTES=60

@@ -26,7 +26,7 @@ from statistics import median
 import yaml
 from fleet_pages import HUNG_SECONDS, run_name, stalled
 from meters import cpu_seconds, memory
-from prometheus import ROOT, Prometheus, free_port
+from prometheus import PROGRAM, ROOT, Prometheus, free_port
 from ratio import Comparison, table
 
 PAGES = Path(__file__).with_name("fleet_pages.py")
@@ -179,6 +179,8 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, nargs="+", default=SIZES, help="sizes of the fleets")
     parser.add_argument("--quick", action="store_true", help="ten nodes, six minutes")
     arguments = parser.parse_args()
+    if not PROGRAM.exists():
+        parser.error(f"missing: {PROGRAM.name}: scripts/install-test-tools")
     if arguments.quick:
         rows, notes = play([10], 6.0, 60.0)
     else:

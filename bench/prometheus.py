@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from e2e.harness import Program, fetch, free_port, wait_until  # noqa: E402  the tests' tools are found by the line above
 
-__all__ = ["ROOT", "Prometheus", "free_port", "wait_until"]
+__all__ = ["PROGRAM", "ROOT", "Prometheus", "free_port", "wait_until"]
 
 PROGRAM = ROOT / ".tools/prometheus-3.5"
 GROUP = re.compile(
