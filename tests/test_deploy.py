@@ -198,6 +198,12 @@ class TestSystemd:
             shutil.copy(DROP_IN, folder)
         assert output(tool("systemd-analyze"), "verify", "--man=no", unit) == ""
 
+    def test_socket(self, unit: Path) -> None:
+        """The optional socket belongs to the service, on the port that it has by default."""
+        socket = shutil.copy(UNIT.with_suffix(".socket"), unit.with_suffix(".socket"))
+        assert output(tool("systemd-analyze"), "verify", "--man=no", socket, unit) == ""
+        assert "\nListenStream=14311\n" in Path(socket).read_text(encoding="utf-8")
+
     def test_verify_sees_faults(self, unit: Path) -> None:
         """A key that is misspelt is one of the things that it says."""
         unit.write_text(unit.read_text(encoding="utf-8").replace("Restart=", "Restrat="), encoding="utf-8")
