@@ -33,6 +33,8 @@ BENCHMARKS = (
     "checkpoints.py",
     "gpu_hang.py",
     "half_open.py",
+    "start.py",
+    "half_open.py",
     "logs.py",
 )
 HEAD = """# Benchmarks

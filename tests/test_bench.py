@@ -163,7 +163,16 @@ class TestFleet:
         assert match.groupdict() == {"what": "last_duration", "group": "training-runs", "value": "0.25"}
 
 
+# Needs a GPU, and writes a page of its own.
+APART = {"hardware.py", "run.py"}
+
+
 class TestPage:
+    def test_every_benchmark_is_on_it(self, load: Load) -> None:
+        """Those are the scripts whose exit status says whether they kept their bounds."""
+        scripts = {path.name for path in BENCH.glob("*.py") if "sys.exit(main())" in path.read_text()}
+        assert set(load("run").BENCHMARKS) == scripts - APART
+
     TEXT = "== warm-up\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\nnote 1\nnote 2\n"
 
     def test_tables_stay_tables(self, load: Load) -> None:
