@@ -48,7 +48,7 @@ VERSIONS = {
     "mtail": [".tools/bin/mtail", "-version"],
     "Prometheus": [".tools/prometheus-3.5", "--version"],
 }
-VERSION = re.compile(r"\d+\.\d+\.\d+\S*")
+VERSION = re.compile(r"\d+\.\d+\.\d+[^\s),]*")
 
 
 def processor() -> str:
@@ -94,7 +94,8 @@ def section(name: str, flags: Sequence[str]) -> tuple[str, bool]:
     done = subprocess.run([sys.executable, str(script), *flags], stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout, flush=True)
     kept = "in bounds" if done.returncode == 0 else f"OUT OF BOUNDS (exit status {done.returncode})"
-    where = f"{machine()}; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after."
+    where = f"{machine()}; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after"
+    where += f"; all of it at nice {os.nice(0)}." if os.nice(0) else "."
     return f"## {name}: {kept}\n\n{about}\n\n{where}\n\n{markdown(done.stdout)}\n", done.returncode == 0
 
 
@@ -104,7 +105,8 @@ def write(page: Path, sections: Mapping[str, str], order: Sequence[str], about: 
     kept = {text.split(":", 1)[0]: f"## {text}" for text in re.split(r"^## ", old, flags=re.MULTILINE)[1:]}
     found = {**kept, **sections}
     texts = [found[name].rstrip("\n") + "\n" for name in order if name in found]
-    page.write_text("\n".join([HEAD + about, *texts]), encoding="utf-8")
+    verdicts = [f"- {text.splitlines()[0].removeprefix('## ')}" for text in texts]
+    page.write_text("\n".join([HEAD + about, *verdicts, "", *texts]), encoding="utf-8")
 
 
 def main() -> int:
