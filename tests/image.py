@@ -66,7 +66,9 @@ class Stage:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         for name in ("bin", "sbin", "lib", "lib64"):  # Debian's are links into /usr
             (self.root / name).symlink_to(f"usr/{name}")
-        self.environment = {"PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+        (self.root / "base").mkdir()  # the image's Python is called `python`, Debian's own is not
+        (self.root / "base/python").symlink_to(f"{prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}")
+        self.environment = {"PATH": "/base:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
 
     def run(self, script: str, mounts: Mapping[Path, str], environment: Mapping[str, str], *, mode: str) -> str:
         """Run a shell script in the root as the stage's user; what it printed."""
