@@ -150,7 +150,6 @@ class TestRedraws:
             ("Training:  70% 14/20 [00:08<00:10, 1.00it/s, loss=0.051]", None),
             (" 70% 14/20 [00:08<00:10, 1.00it/s]", None),
             ("14/20 [00:08<00:10,  3.2s/it]", None),
-            ("Training:  70% 14.0k/20.0k [00:08<00:10, 1.00kit/s]", None),
         ],
     )
     def test_bar_without_its_bar(self, text: str, epoch: float | None) -> None:
@@ -159,6 +158,12 @@ class TestRedraws:
         assert [(event.event, event.step, event.step_total, event.epoch) for event in events] == [
             ("train_step", 14, 20, epoch)
         ]
+
+    def test_a_bar_that_is_printed_in_thousands_counts_in_ones(self) -> None:
+        """`unit_scale`: else 14.0k would be step 14, and 14.1k none."""
+        text = "Training:  70% 14.0k/20.0k [00:08<00:10, 1.00kit/s]\rTraining:  71%|#  | 14.1k/20.0k [00:08<00:10]\n"
+        events = LogParser().feed(text.encode(), 0.0)
+        assert [(event.step, event.step_total) for event in events] == [(14000, 20000), (14100, 20000)]
 
     def test_bar_that_stands_there_is_read_after_a_pause(self) -> None:
         """The last drawing, which no carriage return ended yet, counts once it has stood for two seconds."""

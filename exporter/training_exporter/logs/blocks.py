@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from training_exporter.logs import literals, messages, tables
-from training_exporter.logs.heads import is_rich_rest
+from training_exporter.logs import coco, literals, tables, tracebacks
+from training_exporter.logs.block import MAX_LINES, Block
 from training_exporter.logs.lexer import unmask
+from training_exporter.logs.names import normalise
 from training_exporter.logs.plan import Draft, Plan, Record, Ref, value
 from training_exporter.model import Split
 
-MAX_LINES = 400
-MAX_CHARACTERS = 64 * 1024
 MAX_TRACEBACKS = 64
 MAX_FOREIGN = 8  # lines of other ranks within a traceback: Python writes it line by line
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
-_EXCEPTION = re.compile(
-    r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Iteration|Timeout|Hit|Abort|"
-    r"Fault)?\b(?::|$)"
-)
-# Behind a line of another rank only what is called like an exception is the end of a traceback: `Epoch: 3` is not.
-_NAMED = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Abort|Fault)\b(?::|$)")
-_CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
-_HARMLESS_EXIT = re.compile(r"^(?:SystemExit: 0|SystemExit$|StopIteration\b|GeneratorExit\b)")
-
 Taking = Generator[Record, None, bool]  # yields what is complete; returns whether the line was taken
 Understand = Callable[[str], tuple[Plan, Sequence[str]]]
-
-
-@dataclass(slots=True)
-class _Block:
-    kind: str
-    first: Record
-    last_line: int
-    seen_seconds: float
-    texts: list[str] = field(default_factory=list)
-    size: int = 0
-    depth: int = 0
-    pairs: list[tuple[str, Ref, Sequence[str]]] = field(default_factory=list)
-    rows: int = 0
-    caught: bool = False  # a traceback that the program logged itself
-    foreign: int = 0  # lines of other ranks within a traceback
-
-    def add(self, text: str, line: int, time_seconds: float) -> bool:
-        """Take a line; False when the block is as long as a block may be."""
-        self.texts.append(text)
-        self.size += len(text)
-        self.last_line, self.seen_seconds = line, time_seconds
-        return self.room
-
-    @property
-    def room(self) -> bool:
-        return len(self.texts) < MAX_LINES and self.size < MAX_CHARACTERS
-
-    def wrap(self, text: str, line: int, time_seconds: float) -> bool:
-        """Take a line that goes on where RichHandler cut the one before; False for any other."""
-        taken = self.room and is_rich_rest(text)
-        if taken:
-            self.add(text.strip(), line, time_seconds)
-        return taken
 
 
 class Assembler:
@@ -69,8 +25,8 @@ class Assembler:
 
     def __init__(self, understand: Understand) -> None:
         self._understand = understand  # of a joined text, without begin and end lines
-        self._block: _Block | None = None
-        self._tracebacks: dict[float | int | None, _Block] = {}
+        self._block: Block | None = None
+        self._tracebacks: dict[float | int | None, Block] = {}
         self._table_prefix = ""
         self._complained_line = -1  # where the program's own logger last said that something went wrong
 
@@ -126,6 +82,9 @@ class Assembler:
             yield from self._metric_table(block)
         elif block.kind == "framed":
             yield self._span(block, *self._understand(tables.framed(block.texts)))
+        elif block.kind == "coco" and block.values:
+            draft = Draft("record", split="val", validation=tuple(block.values.items()))
+            yield self._span(block, replace(block.first.plan, drafts=(draft,)), block.first.tokens)
 
     def close(self) -> Iterator[Record]:
         """End everything."""
@@ -151,18 +110,20 @@ class Assembler:
             yield record
             return
         self._block = block = self._open(plan.opens, record)
+        if plan.opens == "coco":
+            self._summary_row(block, block.texts[0], record)
         marks = tuple(draft for draft in plan.drafts if draft.kind in ("mark", "message"))
         if plan.opens == "dict":
             block.depth = literals.depth_change(plan.message)
         elif marks and plan.opens in ("block", "rich"):
             yield replace(record, plan=replace(plan, drafts=marks))
 
-    def _open(self, kind: str, record: Record) -> _Block:
-        block = _Block(kind, record, record.end_line, record.time_seconds)
+    def _open(self, kind: str, record: Record) -> Block:
+        block = Block(kind, record, record.end_line, record.time_seconds)
         block.texts.append(unmask(record.plan.message, record.tokens))
         return block
 
-    def _continue(self, block: _Block, record: Record) -> Taking:
+    def _continue(self, block: Block, record: Record) -> Taking:
         if block.kind in ("rich", "config"):
             return self._rest(block, record)
         if block.kind == "framed":
@@ -177,10 +138,11 @@ class Assembler:
             "block": self._block_row,
             "dict": self._literal_row,
             "columns": self._column_row,
+            "coco": self._behind_summary,
         }
         return (yield from rows[block.kind](block, record))
 
-    def _rest(self, block: _Block, record: Record) -> bool:
+    def _rest(self, block: Block, record: Record) -> bool:
         """A line that only goes on where the line before was cut, or that is swallowed with its block."""
         if block.kind == "rich":
             return block.wrap(record.text, record.end_line, record.time_seconds)
@@ -191,18 +153,20 @@ class Assembler:
             return True
         return block.add("", record.end_line, record.time_seconds)
 
-    def _block_row(self, block: _Block, record: Record) -> Taking:
+    def _block_row(self, block: Block, record: Record) -> Taking:
         message = record.plan.message
         if not message[:1].isspace() or not message.strip() or record.plan.opens not in ("", "block"):
             return False
         if any(draft.kind == "message" for draft in record.plan.drafts):
             return False
-        others = tuple(draft for draft in record.plan.drafts if draft.kind != "record")
+        reports = any(draft.kind == "record" for draft in record.plan.drafts)
+        # `Eval metrics/...: 3.4` is a row, not the begin of another evaluation
+        others = tuple(draft for draft in record.plan.drafts if draft.kind != "record" and not reports)
         if others:
             yield replace(record, plan=replace(record.plan, drafts=others))
         return block.add(unmask(message, record.tokens).strip(), record.end_line, record.time_seconds)
 
-    def _literal_row(self, block: _Block, record: Record) -> Taking:
+    def _literal_row(self, block: Block, record: Record) -> Taking:
         if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
             return False
         block.depth += literals.depth_change(record.plan.masked)
@@ -211,14 +175,14 @@ class Assembler:
             yield from self.flush()
         return True
 
-    def _quoted_row(self, block: _Block, record: Record) -> Taking:
+    def _quoted_row(self, block: Block, record: Record) -> Taking:
         text = unmask(record.plan.message, record.tokens).strip()
         block.add(text.rstrip(")"), record.end_line, record.time_seconds)
         if text.endswith(")") or len(block.texts) >= MAX_LINES:
             yield from self.flush()
         return True
 
-    def _column_row(self, block: _Block, record: Record) -> Taking:
+    def _column_row(self, block: Block, record: Record) -> Taking:
         if record.plan.rule and block.rows < MAX_LINES:
             return True
         columns = block.first.plan.columns
@@ -238,7 +202,7 @@ class Assembler:
         yield replace(record, plan=replace(record.plan, drafts=(*bars, *((draft,) if draft else ()))))
         return True
 
-    def _metric_row(self, block: _Block, record: Record) -> bool:
+    def _metric_row(self, block: Block, record: Record) -> bool:
         if record.plan.rule and block.rows < MAX_LINES and not (block.pairs and "└" in record.text):
             block.rows += 1
             block.last_line = record.end_line
@@ -246,15 +210,46 @@ class Assembler:
         if tables.is_pivot(block.texts[0]):
             above = block.pairs[-1][0] if block.pairs else ""
             pair = tables.pivot_row(block.texts[0], record.plan.message, above)
+            pairs: list[tuple[str, Ref]] = [] if pair is None else [pair]
         else:
-            pair = tables.metric_row(record.plan.message)
-        if pair is None:
+            pairs = [*tables.metric_row(_as_printed(block.first), _as_printed(record))]
+        if not pairs:
             return False
-        block.pairs.append((pair[0], pair[1], record.tokens))
+        block.pairs += [(name, ref, record.tokens) for name, ref in pairs]
         block.last_line, block.seen_seconds = record.end_line, record.time_seconds
         return len(block.pairs) < MAX_LINES
 
-    def _joined(self, block: _Block) -> Iterator[Record]:
+    def _summary_row(self, block: Block, text: str, record: Record) -> bool:
+        """Take a row of pycocotools' summary; False for one that a summary already has, so that another one begins."""
+        row = coco.row(text)
+        name = "" if row is None else normalise(self._table_prefix + row[0])[0]
+        if row is None or name in block.values:
+            return False
+        if row[1] != coco.UNDEFINED:
+            block.values[name] = row[1]
+        block.last_line, block.seen_seconds, block.rows = record.end_line, record.time_seconds, 0
+        return True
+
+    def _behind_summary(self, block: Block, record: Record) -> Taking:
+        """Rows, and what follows: what a program then says in its own words is the result, or it would count twice."""
+        plan = record.plan
+        if plan.opens == "coco":
+            return self._summary_row(block, unmask(plan.message, record.tokens), record)
+        prefix = tables.names_next(plan.message)
+        records = [draft for draft in plan.drafts if draft.kind == "record"]
+        own = any(coco.says_the_same(name) for draft in records for name, _ in draft.validation)
+        if own or plan.columns or (prefix and plan.opens):
+            block.values.clear()
+            return False
+        self._table_prefix = prefix or self._table_prefix
+        block.rows += 1
+        if records or plan.opens or block.rows > coco.MAX_SWALLOWED or any(_goes_elsewhere(d) for d in plan.drafts):
+            return False
+        if plan.drafts:
+            yield record
+        return True
+
+    def _joined(self, block: Block) -> Iterator[Record]:
         if len(block.texts) == 1:
             drafts = tuple(draft for draft in block.first.plan.drafts if draft.kind in ("record", "bar"))
             if drafts:
@@ -266,7 +261,7 @@ class Assembler:
         plan, tokens = self._understand(separator.join(texts))
         yield self._span(block, plan, tokens)
 
-    def _literal(self, block: _Block) -> Iterator[Record]:
+    def _literal(self, block: Block) -> Iterator[Record]:
         if block.kind == "quoted":
             text = "".join(part.strip("(")[1:-1] for part in block.texts)
         else:
@@ -276,7 +271,7 @@ class Assembler:
         plan, tokens = self._understand(text)
         yield self._span(block, plan, tokens)
 
-    def _metric_table(self, block: _Block) -> Iterator[Record]:
+    def _metric_table(self, block: Block) -> Iterator[Record]:
         if not block.pairs:
             return
         split: Split = "test" if block.kind == "metrics:test" else "val"
@@ -285,7 +280,7 @@ class Assembler:
         drafts = tuple(_as_split(draft, split) for draft in plan.drafts)
         yield self._span(block, replace(plan, drafts=drafts), tokens)
 
-    def _span(self, block: _Block, plan: Plan, tokens: Sequence[str]) -> Record:
+    def _span(self, block: Block, plan: Plan, tokens: Sequence[str]) -> Record:
         rank = _rank_key(block.first)
         return Record(
             plan if rank is None is plan.rank else replace(plan, rank=rank),
@@ -304,16 +299,11 @@ class Assembler:
         message = unmask(record.plan.message, record.tokens)
         if record.plan.opens == "traceback":
             return True
-        if (
-            not message.strip()
-            or message[:1].isspace()
-            or _CHAIN.match(message)
-            or message.lstrip().startswith(("|", "+", ">"))
-        ):
+        if tracebacks.goes_on(message):
             if not block.add("", record.end_line, record.time_seconds):
                 del self._tracebacks[key]
             return True
-        if not (_NAMED if block.foreign else _EXCEPTION).match(message) and block.foreign < MAX_FOREIGN:
+        if not tracebacks.ends(message, mixed=bool(block.foreign)) and block.foreign < MAX_FOREIGN:
             block.foreign += 1
             return False
         del self._tracebacks[key]
@@ -321,6 +311,17 @@ class Assembler:
             self._tracebacks.clear()
         yield _verdict(block, message)
         return False
+
+
+def _as_printed(record: Record) -> str:
+    """The text behind the head; where there is none, with all its blanks, so that columns can be compared."""
+    bare = not record.plan.headed and record.plan.rank is None
+    return record.text if bare else unmask(record.plan.message, record.tokens)
+
+
+def _goes_elsewhere(draft: Draft) -> bool:
+    """Whether a bar or a mark shows that an evaluation is over."""
+    return draft.kind == "bar" or (draft.kind == "mark" and not draft.event.startswith("val_"))
 
 
 def _rank_key(record: Record) -> float | None:
@@ -333,16 +334,9 @@ def _rank_key(record: Record) -> float | None:
         return None
 
 
-def _verdict(block: _Block, last: str | None) -> Record:
-    """A traceback is judged by its last line: an interrupt is no failure; without one nothing is known yet."""
-    draft = Draft("message", event="warning", warning="traceback", severity="suspect")
-    ends = _NAMED if block.foreign else _EXCEPTION
-    if last is not None and not block.caught and ends.match(last) and not _HARMLESS_EXIT.match(last):
-        found = messages.find(last)
-        if found is not None and found.outcome == "cancelled":
-            draft = replace(draft, outcome="cancelled", reason=found.reason)
-        else:
-            draft = replace(draft, severity="fatal", outcome="failed")
+def _verdict(block: Block, last: str | None) -> Record:
+    """A traceback is judged by its last line."""
+    draft = tracebacks.verdict(last, mixed=bool(block.foreign), caught=block.caught)
     return replace(
         block.first,
         plan=replace(block.first.plan, drafts=(draft,)),

@@ -11,20 +11,35 @@ from training_exporter.logs.plan import Ref
 from training_exporter.model import Split
 
 _OF = rf"(?:\s*(?:/|of)\s*(?P<{{0}}>{N}))?"
-# `Epoch(val) [1][40/40]`, `Iter(train) [ 500/80000]`
+# `Epoch(val) [1][40/40]`, `Iter(train) [ 500/80000]`, and `Epoch(val) [1][5000]` with the number of batches
 _MMENGINE = re.compile(
-    rf"(?P<unit>Epoch|Iter)\((?P<split>\w+)\)\s*(?:\[\s*(?P<epoch>{N})\])?\s*\[\s*(?P<step>{N})/\s*(?P<total>{N})\]"
+    rf"(?P<unit>Epoch|Iter)\((?P<split>\w+)\)\s*(?:\[\s*(?P<epoch>{N})\])?\s*\[\s*(?P<step>{N})(?:/\s*(?P<total>{N}))?\]"
 )
-# `Train: 0 [  50/1251 (  4%)]`, `Test: [  48/48]`, `Train Epoch: 0 [ 258560/2969600 (9%)]`, `Epoch: [0][ 10/5005]`
+# `Train: 0 [  50/1251 (  4%)]`, `Test: [  48/48]`, `Train Epoch: 0 [ 258560/2969600 (9%)]`, `Epoch: [0][ 10/5005]`,
+# `Train: [0/300][10/1251]`
 _BRACKETED = re.compile(
-    rf"\b(?P<split>train|test|val\w*|eval\w*)?\s?(?:epoch)?\s*:?\s*\[?(?P<epoch>{N})?\]?\s*:?\s*"
+    rf"\b(?P<split>train(?:ing)?|test|val\w*|eval\w*)?\s?(?:epoch)?\s*:?\s*"
+    rf"\[?(?P<epoch>{N})?(?:\s?/\s?(?P<epochs>{N}))?\]?\s*:?\s*"
     rf"\[\s*(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?:\(\s*{N}%\s*\))?\s*\]",
     re.IGNORECASE,
 )
-_EPOCH_RANGE = re.compile(rf"\bepochs?\s*[:=#]?\s*[\[(]\s*(?P<epoch>{N})\s*/\s*(?P<total>{N})\s*[\])]", re.IGNORECASE)
+_EPOCH_RANGE = re.compile(
+    rf"\bepochs?\s*[:=#]?\s*[\[(]\s*(?P<epoch>{N})\s*/\s*(?P<total>{N})\s*[\])]"
+    rf"(?:\s?\[\s*(?P<step>{N})\s*/\s*(?P<steps>{N})\s*\])?",
+    re.IGNORECASE,
+)
+# Counted within an evaluation: `[eval_step=1/10]`
+_EVAL_STEP = re.compile(
+    rf"\b(?P<split>eval|val|valid|validation|test)[_ ](?:step|iter(?:ation)?|batch)"
+    rf"\s?[=:]?\s?(?P<step>{N})\s?/\s?(?P<total>{N})",
+    re.IGNORECASE,
+)
+# `[100] loss=3.9, ...`, `[10]<tab>train-rmse:0.5`
+_LED = re.compile(rf"^\s*\[(?P<step>{N})\]\s+(?=[A-Za-z][^\s=:]{{0,60}}(?:\s[^\s=:]{{1,60}})?\s?[=:])")
+_RANGE = re.compile(rf"{N}-(?P<last>\d{{1,12}})\s?batch(?:es)?\b")  # ESPnet: `1epoch:train:1-500batch:`
 _EPOCH = re.compile(
     rf"\bepochs?\b(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
-    rf"\b(?P<after>{N})(?:st|nd|rd|th)?\s*epochs?\b",
+    rf"(?<!\w)(?P<after>{N})(?:/(?P<of>{N}))?(?:st|nd|rd|th)?\s?epoch\b",
     re.IGNORECASE,
 )
 _STEP = re.compile(
@@ -67,6 +82,7 @@ _RANKS = {
     "timesteps": 4,
     "timestep": 4,
     "total_timesteps": 4,
+    "num_timesteps": 4,
     "iteration": 3,
     "iterations": 3,
     "iter": 3,
@@ -130,31 +146,45 @@ def extract(text: str) -> tuple[Counters, str]:
     for match in _once(_MMENGINE, text):
         found.split = _split(match["split"])
         found.epoch = _ref(match["epoch"])
-        found.offer("iter", index_of(match["step"]), index_of(match["total"]))
+        if match["total"]:
+            found.offer("iter", index_of(match["step"]), index_of(match["total"]))
         found.whole = True
         text = _cut(text, match)
     if not found.whole:
         for match in _once(_EPOCH_RANGE, text):
             found.epoch, found.epoch_total = index_of(match["epoch"]), index_of(match["total"])
+            if match["step"]:
+                found.offer("batch", index_of(match["step"]), index_of(match["steps"]))
             text = _cut(text, match)
         for match in _once(_BRACKETED, text):
             if not (match["split"] or "epoch" in match[0].lower()):
                 continue
             found.split = _split(match["split"] or "")
             found.epoch = _ref(match["epoch"]) if match["epoch"] else found.epoch
+            found.epoch_total = _ref(match["epochs"]) if match["epochs"] else found.epoch_total
             found.offer("batch", index_of(match["step"]), index_of(match["total"]))
             found.whole = found.bracketed = True
             text = _cut(text, match)
     for match in _once(_EPOCH, text):
         mark = match["epoch"] or match["after"]
         found.epoch = index_of(mark) if found.epoch is None else found.epoch
-        found.epoch_total = _ref(match["total"]) if found.epoch_total is None else found.epoch_total
+        found.epoch_total = _ref(match["total"] or match["of"]) if found.epoch_total is None else found.epoch_total
         text = _cut(text, match)
     text = _steps(text, found)
     return found, text
 
 
 def _steps(text: str, found: Counters) -> str:
+    for match in _once(_EVAL_STEP, text):
+        found.split, found.whole = _split(match["split"]), True
+        found.offer("step", index_of(match["step"]), index_of(match["total"]))
+        text = _cut(text, match)
+    for match in _once(_LED, text):
+        found.offer("iteration", index_of(match["step"]))
+        text = _cut(text, match)
+    for match in _once(_RANGE, text):
+        found.offer("batch", float(match["last"]))
+        text = _cut(text, match)
     for match in _once(_UPDATES, text):
         found.offer("num_updates", index_of(match["step"]))
         text = _cut(text, match)

@@ -16,10 +16,13 @@ _NOTHING = r"(?:n/?a|N/?A|None|none|null|True|False|true|false)(?![\w/])"
 _UNIT = r"(?P<unit>[A-Za-zµ%°][\w/%]*|\s(?:ms|s|sec|secs|seconds|min|it/s|tok/s|[KMG]i?B|%)(?![\w:=]))?"
 _SIDE = rf"(?:\s?\(\s*(?:(?P<average>{N})%?|[^(){{}}]{{0,40}})\s*\))?"
 _VALUE = (
-    rf"{_WRAP}[\[(]*['\"]?(?P<value>{N}|{_WORD_VALUE}|{_NOTHING}|{T})\.?{_UNIT}"
-    rf"(?P<more>(?:\s?[,/]\s?{N}(?=[\s,\])/]))+(?=\s?[\])]))?['\"]?(?:,\s?(?:device|dtype|grad_fn|weak_type)=[^)]*)?[\])]*(?P<of>/{N})?(?P<percent>%)?{_SIDE}"
+    rf"(?:\[(?=[a-z]))?{_WRAP}[\[(]*['\"]?(?P<value>{N}|{_WORD_VALUE}|{_NOTHING}|{T})\.?{_UNIT}"
+    rf"(?P<more>(?:\)?\s?[,/]\s?{_WRAP}{N}(?=[\s,\])/]))+(?=\)?\s?[\])]))?['\"]?(?:,\s?(?:device|dtype|grad_fn|weak_type)=[^)]*)?[\])]*(?P<of>/{N})?(?P<percent>%)?{_SIDE}"
 )
-_NAME = rf"(?<![\w'\".])(?P<name>[A-Za-z#](?:[^{N[1:-1]}{T[1:-1]}=:,|;\t\[\]{{}}'\"<>\s]|\s(?!\s)){{0,60}}?)"
+_NAME = (
+    rf"(?<![\w'\".])(?P<name>[A-Za-z#]"
+    rf"(?:[^{N[1:-1]}{T[1:-1]}=:,|;\t\[\]{{}}'\"<>\s]|(?<=[a-z\d])'s(?=\s)|\s(?!\s)){{0,60}}?)"
+)
 _PAIR = re.compile(
     rf"(?:{_NAME}(?:\s*=\s*|\s*:\s*(?!//)|\s{{1,4}})(?![{N[1:-1]}][\w]*\.\w){_VALUE})|(?P<loose>(?:{N}|{T})[\w/%]*)"
 )
@@ -35,6 +38,9 @@ _PATH_WORD = re.compile(
 _PROSE = frozenset(
     {"with", "the", "a", "an", "and", "has", "have", "had", "got", "its", "our", "that", "where", "while"}
 )
+# `over N frames`: nothing is measured.
+_PREPOSITIONS = frozenset({"over", "in", "at", "on", "of", "for", "after", "with", "by", "to", "from", "within", "per"})
+_DASHES = frozenset({"--", "---", "->", "=>", ">>", "—"})
 _VERBS = frozenset({"is", "was", "are", "were", "equals"})
 _DENIES = frozenset({"not", "never", "isn't", "wasn't"})  # `loss is not nan`
 
@@ -86,11 +92,11 @@ def _named(said: str, *, tight: bool) -> str:
     """The name in the words before a value, without the file and the sentence before it; empty where there is none."""
     words = said.split()
     if len(words) == 1 and "." not in said and ":" not in said:
-        return said
+        return "" if not tight and said.lower() in _PREPOSITIONS else said
     lowered = [word.lower() for word in words]
     if not _DENIES.isdisjoint(lowered):
         return ""
-    starts = [index for index, word in enumerate(words) if _PATH_WORD.search(word)]
+    starts = [index for index, word in enumerate(words) if word in _DASHES or _PATH_WORD.search(word)]
     if not tight:
         while lowered and lowered[-1] in _VERBS:
             lowered.pop()
@@ -105,6 +111,10 @@ def _named(said: str, *, tight: bool) -> str:
 def _pair(match: re.Match[str]) -> Pair | None:
     value = ref_of(match["value"])
     said = match["name"].strip(" -*•·#>")
+    start = match.start()
+    if match.string[start - 1 : start] == "=" and " " in said:  # `collection=eval/c4 loss=2.9`: a text, then the name
+        said = said.partition(" ")[2]
+        start = match.end("name") - len(said)
     words = len(said.split())
     between = match.string[match.end("name") : match.start("value")]
     tight = "=" in between or ":" in between
@@ -123,7 +133,7 @@ def _pair(match: re.Match[str]) -> Pair | None:
         unit=(match["unit"] or match["percent"] or "").strip(),
         average=average,
         rest=more,
-        start=match.start(),
+        start=start,
         end=match.end(),
         words=words,
         tight=tight,

@@ -24,20 +24,24 @@ _RANK_PREFIXES = [
     re.compile(rf"\[[A-Za-z][\w.-]*\]\s(?={T})"),  # host name in brackets before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
-_GLOG = re.compile(rf"\[?[IWEF]\d{{3,4}} {T}(?:\.?\d*) (?:{N} )?[\w./-]+:{N}\]\s?")
+# `I0630 10:22:31.118 140233 f.py:88]`, and dinov2's with a whole date and a logger's name
+_GLOG = re.compile(rf"\[?[IWEF]\d{{3,8}} {T}(?:\.?\d*) (?:{N} )?(?:[A-Za-z]\w* )?[\w./-]+:{N}\]\s?")
 _STDLIB = re.compile(rf"({_LEVEL}):([\w.]+):")
+_STDLIB_TIME = re.compile(rf"({_LEVEL}):(?={T}:)")
 _LEVEL_WORD = re.compile(rf"({_LEVEL})(?:(?:\s*[-|:>]+)\s|\s+|(?=\[)|$)")
-_TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|(?=\[)|\]:?\s?)")
+_TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|:?(?=\[)|\]:?\s?)")
 _LOGGER = re.compile(rf"([A-Za-z_][\w.]*)((?::[\w<>.]+)?(?::{N})?)\s+(?:-+|\||>>)(?:\s|$)")
+_LOGGER_LEVEL = re.compile(rf"([A-Za-z_][\w.]*) (?={_LEVEL}:\s)")  # Paddle, ignite: `[time] ppdet.engine INFO: `
 _FILE_WORD = re.compile(rf"\[?{_FILE}(?::[\w<>]+)?\]?(?:(?:\s*[-|:>]+)\s|\s+)")
 _TABBED = re.compile(rf"([\w.-]+)(?::{N})?\t")
-_MODULE = re.compile(rf"\(([A-Za-z_][\w.]*):{N}\)\s+(?={_LEVEL}\b)")
+_MODULE = re.compile(rf"\(([A-Za-z_][\w.]*)[: ]{N}\)(?::\s|\s+)(?={_LEVEL}\b)")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
     rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
     rf"{T} [\w.]+|{T},? {_LEVEL}|titan|{N})$"
 )
-_BRACKET_LOGGER = re.compile(r"^[A-Za-z_][\w.]*$")
+_BRACKET_LOGGER = re.compile(rf"^[A-Za-z_][\w.]*(?::{N})?$")
+_PAIRS = re.compile(r"[A-Za-z][\w./-]{0,80}=")
 _BRACKET_RANK = re.compile(rf"^(?:Rank|RANK|rank)[ :=]?({N})$")
 _RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
 _RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
@@ -108,6 +112,8 @@ def _step(head: Head) -> bool:
     text = head.message
     if match := _STDLIB.match(text):
         head.level, head.logger = match[1], match[2]
+    elif match := _STDLIB_TIME.match(text):
+        head.level = match[1]
     elif match := _GLOG.match(text):
         head.native = True
         head.level = head.level or {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}[match[0].lstrip("[")[0]]
@@ -120,7 +126,7 @@ def _step(head: Head) -> bool:
     elif head.headed and (match := _FILE_WORD.match(text) or _ARROWS.match(text)):
         pass
     elif (head.headed and (match := _TABBED.match(text) or _MODULE.match(text))) or (
-        head.headed and not head.logger and (match := _LOGGER.match(text))
+        head.headed and not head.logger and (match := _LOGGER.match(text) or _LOGGER_LEVEL.match(text))
     ):
         head.logger = match[1]
     else:
@@ -145,8 +151,8 @@ def _bracket(head: Head) -> bool:
         head.level = head.level or level[0]
     elif logger := re.match(rf"^{T} ([A-Za-z][\w.]*)$", inside):
         head.logger = logger[1]
-    elif re.fullmatch(N, inside) and not head.headed:
-        return False
+    elif re.fullmatch(N, inside) and (not head.headed or _PAIRS.match(head.message, match.end())):
+        return False  # a step: `[100] loss=3.9`
     rest = head.message[match.end() :]
     head.message = rest[2:] if rest.startswith(("- ", "| ")) else rest.removeprefix(": ")
     return True

@@ -33,6 +33,7 @@ _TRAIN_END = _re(
     r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
     rf"{N} epochs completed in|overall training speed\W*{N} \w+ in\b|"
     rf"total training time\s*(?:[:=(]|is\b|was\b|{_ANY})|\| - training time|"
+    rf"training time\s?:?\s(?:{N} days?, )?{T}\s*$|the training was finished\b|"
     r"early[ -]stopping(?: triggered|:| condition)|\*+ best metric|exiting program at iteration|"
     rf"(?:epoch {N}: early stopping)|training (?:run )?(?:stopped|succeeded)\b{_OVER}|"
     r"experiment (?:finished|completed)|"
@@ -43,12 +44,12 @@ _TRAIN_END = _re(
 _TRAIN_BEGIN = _re(
     r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|"
     r"fine-tuning)\b(?! run| epoch| process)|"
-    r"training starts? at|training (?:started|begins)\b|\[before the start of training step\]|start iterating|"
-    r"let's train)"
+    r"training starts? at|training start\b\W*$|training (?:started|begins)\b|"
+    r"\[before the start of training step\]|start iterating|let's train)"
 )
 _EPOCH_BEGIN = _re(
     rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|"
-    rf"training epoch {N}(?:\s?/\s?{N})? started|"
+    rf"training epoch {N}(?:\s?/\s?{N})? started|going into epoch\W*{N}|{N}/{N}epoch started|"
     rf"epoch[\s:#\[(]*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\])-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|"
     rf"[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
 )
@@ -65,6 +66,7 @@ _VAL_BEGIN = _re(
     rf"(?:validat|evaluat)ing(?:\s*(?:[.…:({{]|$)|\s+(?:the )?(?:on|model|epoch|at|iter|"
     rf"policy|agent|network|validation|test|"
     rf"dev|checkpoint|{N}|\S+[/.])|.*\.\.\.\s*$)|"
+    rf"evaluat(?:e|ing) (?:in main process|\S+ for {N} steps)|computing validation|"
     r"performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
     r"metrics)\b|"
     r"begin validation on|start(?:ing)? inference)"
@@ -105,11 +107,14 @@ _SAVED = _re(
     rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded)\b|"
     rf".{{0,40}}\b{_KEPT} (?:save )?(?:completed?|finished|done)\b|"
     rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
+    rf"\S{{1,200}}\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saved\b|"
     rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
     rf"^\W*(?:now )?(?:saving|writing|dumping|storing)\b.*?\b{_OBJECT}\b|^\W*(?:now )?saving\b.*\bto\b|"
-    rf"\bsaving (?:the |a |an |best |current |full |final |new |last |training )*{_OBJECT}\b|"
+    rf"\bsaving (?:the |a |an |best |current |full |final |new |last |training |trained )*{_OBJECT}\b|"
+    rf"^\W*save (?:the |best |latest |last |final )*{_OBJECT} ?(?:is |in |to\b|:)|"
+    rf"\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saving\b|"
     rf"\b(?:preparing to save|taking) (?:the |a )?{_OBJECT}|\b{_KEPT} .*?\babout to be saved|"
     rf"^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
@@ -124,14 +129,16 @@ _PROGRESS = _re(
 _ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
 _STEP_NAME = _re(
     rf"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoint|ckpt|(?<![a-z])ba|updates?)[-_= ]*(?:at |"
-    rf"for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%)"
+    rf"for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%|\s?epochs?\b)"
 )
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
+_SENTENCE = re.compile(r"[^.!]{1,80}[.!](?=\s)")
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
     r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|"
+    r"better (?:model|score|metric)|"
     r"best (?:epoch|step|iteration|score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
     r"not? improve|was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
@@ -174,6 +181,14 @@ def find(text: str) -> Mark | None:
     if _RESUME.search(text) and not _NO_RESUME.search(text):
         return Mark(Draft("mark", event="resume", step=_name_ref(_STEP_NAME, text), epoch=found.epoch))
     return None
+
+
+def closing(text: str) -> Draft | None:
+    """The end of the training, where a save is told in the same breath: `Training completed! Saving the model to D`."""
+    sentence = _SENTENCE.match(text)
+    if sentence is None or not _TRAIN_END.search(sentence[0]):
+        return None
+    return Draft("mark", event="train_end", phase="done", outcome="finished")
 
 
 _MARKS: tuple[tuple[re.Pattern[str], str, LogPhase | None], ...] = (

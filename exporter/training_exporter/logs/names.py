@@ -25,6 +25,7 @@ _PREFIX = re.compile(
 _INFIX = re.compile(
     r"(?:[/_.-](val(?:id(?:ation)?)?|eval|test)(?=[/_.@-]|$)|\s(val|validation|eval|test)(?=[\s/_.]|$))"
 )
+_OWNER = re.compile(r"'s(?=\s)")  # LightGBM: `valid_1's auc`
 _SET = re.compile(
     r"\s+(?:on|over)\s+(?:the\s+)?(val(?:id(?:ation)?)?|eval|dev|test|train(?:ing)?)(?:\s?set|\s?data\w*)?$"
 )
@@ -36,7 +37,7 @@ _AUX = re.compile(
     r"""(?:^|_)(?:
       (?:run)?time|times|timing|timings|seconds|secs?|ms|duration|dur|elapsed|eta|remaining|hours|minutes
       |per_sec(?:ond)?|per_s|samplespersec|it_s|iter_s|img_s|tok_s|toks|tok_sec|samples_sec|tokens_sec|sec
-      |wps|ups|wpb|bsz|wall|tps|tflops?|tflop_s\w*|flops?|mfu|hfu|throughput|speed|fps|gpu_mem|bandwidth
+      |wps|ups|ips|wpb|bsz|wall|tps|tflops?|tflop_s\w*|flops?|mfu|hfu|throughput|speed|fps|gpu_mem|bandwidth
       |mem|memory|max_mem|memallocated|maxmemallocated|vram|gb|mb|gib|mib|ram|cpu|gpus?|nodes?|world_size
       |num_tokens|parameters|params|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
       |lr|learning_rate|base_lr|lrs|weight_decay|wd|momentum|mom|betas?|eps|loss_scale|scale|scaler
@@ -46,6 +47,8 @@ _AUX = re.compile(
     )(?:_|$)""",
     re.VERBOSE,
 )
+# A rate or a duration, whatever it is the rate of: `loss_train_items_per_sec`.
+_RATE = re.compile(r"(?:_per_s(?:ec(?:ond)?)?|_time|_ms)$")
 _AUX_PREFIX = re.compile(
     r"^(?:clip$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|"
     r"time|optim|gpu)(?:_|/|$))"
@@ -83,7 +86,7 @@ def normalise(name: str) -> tuple[str, Split | None]:
 
     The split is None where the name says none. An empty name means that nothing is left (a bare `val`).
     """
-    text = name.strip().lower()
+    text = _OWNER.sub("", name.strip().lower())
     if len(text) > MAX_NAME:
         return "", None
     split: Split | None = None
@@ -91,6 +94,8 @@ def normalise(name: str) -> tuple[str, Split | None]:
         split, text = _SPLIT_WORDS[match[1]], text[: match.start()]
     if match := _PREFIX.match(text):
         split, text = _SPLIT_WORDS[match[1]], text[match.end() :]
+        if (again := _PREFIX.match(text)) and _SPLIT_WORDS[again[1]] == split:  # `Validation val_loss`
+            text = text[again.end() :]
     elif text in _SPLIT_WORDS:
         return "", _SPLIT_WORDS[text]
     elif split is None and (match := _INFIX.search(text)):
@@ -109,7 +114,7 @@ def normalise(name: str) -> tuple[str, Split | None]:
 @lru_cache(maxsize=4096)
 def is_aux(name: str) -> bool:
     """Whether a normalised name is a timer, a rate, a size or a count, not a quality."""
-    return bool(_AUX_PREFIX.match(name) or (_AUX.search(name) and not _LOSS.search(name)))
+    return bool(_AUX_PREFIX.match(name) or _RATE.search(name) or (_AUX.search(name) and not _LOSS.search(name)))
 
 
 @lru_cache(maxsize=4096)

@@ -40,7 +40,8 @@ class Draft:
     role: BarRole = "plain"
     partial: bool = False  # values over a part of the set: no result
     lone: bool = False  # a counter and nothing else: a report only where steps are printed anyway
-    sure: bool = False  # a record that is a report even without counter or split
+    sure: bool = False  # a record that is a report even without counter or split; a bar of Keras
+    units: tuple[int, int] = (1, 1)  # what step and total are printed in, of a bar: 1.20k/5.00k
     warning: str | None = None
     severity: MessageClass | None = None
     outcome: Literal["finished", "failed", "cancelled"] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import isfinite
 
 from training_exporter.logs import names
 from training_exporter.logs.counters import Counters
@@ -14,19 +15,21 @@ from training_exporter.model import Split
 _VALIDATION = re.compile(
     r"\b(?:validat(?:e[ds]?|ion|ing)|valid(?:_\w+)?|val(?:[_-]\w+)?|eval(?:[_-]?(?:set|metrics|results|step))?|"
     r"evaluat(?:e[ds]?|ion|ing)|dev[ _]?set|"
-    r"on dev|held[- ]?out)\b"
+    r"on dev|held[- ]?out|(?:train(?:ing)?|infer(?:ence)?)_eval)\b"
 )
 _TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
 _ON_TEST = re.compile(r"\bon (?:the )?test\b")
 _TRAIN = re.compile(r"\b(?:train(?:ing)?(?:_inner)?|train[_ ]step)\b")
-_SUMMARY = re.compile(r"\b(?:average|averaged|summary|stats|mean over|epoch mean|overall|final train)\b")
+_SUMMARY = re.compile(
+    r"\b(?:average|averaged|summary|stats|mean over|epoch mean|overall|final train)\b|\*\*\* train metrics"
+)
 _RATE_UNITS = re.compile(
     r"^(?:[KMGTBP]i?[Bb]?|GF|[num]?s(?:ec|econds)?|ms|min|h|it/s|.*/(?:s|sec|step|it|epoch|gpu).*|[A-Z]i?B)$"
 )
 # Not a quality, but worth to be seen beside the loss.
 _KEPT_AUX = frozenset({"lr", "learning_rate", "base_lr", "grad_norm", "gnorm", "global_grad_norm", "loss_scale"})
 # With a split before them only these count; `eval_steps` and `train_iters` are settings.
-_COUNTED = frozenset({"step", "global_step", "epoch", "iteration"})
+_COUNTED = frozenset({"step", "global_step", "epoch", "iteration", "num_timesteps"})
 _MAIN_COUNTER = 3  # rank of a counter that counts the run: `step`, `iteration`, not `batch`
 _FEW_LETTERS = 20  # a counter with a word or two beside it
 _ROW = 4  # so many pairs in a row need no `=` to be believed
@@ -39,6 +42,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
     for pair in pairs:
         if pair.value is not None:
             report.add(pair, pair.value)
+    split = split or (report.counted if report.counted in ("val", "test") else None)
     if split in ("val", "test"):
         report.assign(split)
     elif split is None and report.only_results:
@@ -74,11 +78,13 @@ class _Report:
         self.groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
         self.averages: list[tuple[str, Ref]] = []
         self.suffix: Ref | None = None
+        self.counted: Split | None = None  # split in the name of a counter: `Eval num_timesteps=5000`
         self.partial = False
         self.summary = False
         self._found = found
         self._usable = usable
         self._quality = 0
+        self._lead: Split | None = None  # what the first name says
         self._aux = 0
 
     @property
@@ -87,9 +93,13 @@ class _Report:
 
     @property
     def only_results(self) -> bool:
-        """Whether there are results, and nothing beside them that only training prints."""
+        """Whether there are results, and nothing beside them that only training prints.
+
+        Another loss behind a result is of the same split: `avg val loss 1.62 | mel loss 0.82`.
+        """
         plain = self.groups["plain"]
-        training = any(names.is_loss(name) or name in _KEPT_AUX for name, _ in plain)
+        loss = (lambda name: name == "loss") if self._lead == "val" else names.is_loss
+        training = any(loss(name) or name in _KEPT_AUX for name, _ in plain)
         return bool(self.groups["val"]) and not self.groups["train"] and not training
 
     def add(self, pair: Pair, value: Ref) -> None:
@@ -97,10 +107,14 @@ class _Report:
         self.partial |= pair.name.lower().startswith("running ")
         name, own = names.normalise(pair.name)
         self.summary |= name == "runtime"  # the HF Trainer's last words
+        if name.startswith("best_") and isinstance(value, float) and not isfinite(value):
+            return  # the best of nothing yet: `'best_train_loss': inf` in a state that is printed at the start
         if name == "position":  # EAGLE prints one line for each, with the same names
             self.suffix = value
-        elif not name or ((own is None or name in _COUNTED) and self._found.take(name, value)):
+        elif not name:
             return
+        elif (own is None or name in _COUNTED) and self._found.take(name, value):
+            self.counted = own or self.counted
         elif names.is_aux(name) or _RATE_UNITS.match(pair.unit):
             self._aux += 1
             if name in _KEPT_AUX and own != "val" and not pair.rest:
@@ -127,6 +141,7 @@ class _Report:
         return not self._quality and not self.measured and not self._aux and "[" not in leftover
 
     def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:
+        self._lead = own if not self.measured else self._lead
         self._quality += names.is_quality(name)
         target = self.groups[own or "plain"]
         target.append((f"{name}_0" if pair.rest else name, value))

@@ -14,6 +14,7 @@ from training_exporter.logs.plan import Plan
 from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
+MAX_KEPT = 1 << 20  # characters of the literals of all shapes of a kind, a few dozen more for each literal
 MAX_PLACES = 1024  # memory of where numbers stand: some KiB each
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
 MAX_PLACED = 2048  # characters of a line whose numbers are remembered by place
@@ -58,7 +59,7 @@ class Shapes:
         narrow = _narrow(literals)
         plan, holds = understand(narrow, tokens, mask(narrow, tokens))
         if holds:
-            self._lines.keep(literals, plan)
+            self._lines.keep(literals, plan, _weight(literals))
         return plan, holds
 
     def _record(self, literals: Literals, tokens: list[str]) -> tuple[Plan, bool]:
@@ -67,20 +68,23 @@ class Shapes:
             head = take_head(mask(_narrow(literals), tokens))
             records = tuple(draft for draft in statements(head, tokens) if draft.kind == "record")
             plan = Plan(drafts=records, rank=head.rank)
-            self._joined.keep(literals, plan)
+            self._joined.keep(literals, plan, _weight(literals))
         return plan, True
 
 
 class _Bounded(dict[K, V], Generic[K, V]):
-    """A dictionary that starts anew when it is full."""
+    """A dictionary that starts anew when it is full: by the number of its keys, or by what they weigh together."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
+        self._weight = 0
 
-    def keep(self, key: K, value: V) -> None:
-        if len(self) >= self._size:
+    def keep(self, key: K, value: V, weight: int = 0) -> None:
+        self._weight += weight
+        if len(self) >= self._size or self._weight > MAX_KEPT:
             self.clear()
+            self._weight = weight
         self[key] = value
 
 
@@ -129,6 +133,11 @@ def _cut(places: Sequence[slice]) -> Cut:
     if len(places) > 1:
         return itemgetter(*places)
     return lambda text: tuple(text[place] for place in places)
+
+
+def _weight(literals: Literals) -> int:
+    """About how many bytes a shape takes: Python has some fifty for each text, however short."""
+    return sum(map(len, literals)) + 50 * len(literals)
 
 
 def _narrow(literals: Literals) -> Literals:

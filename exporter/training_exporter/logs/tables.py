@@ -16,13 +16,21 @@ _METRIC_TABLE = re.compile(
     re.IGNORECASE,
 )
 _ROW = re.compile(
-    rf"^[\s┃│|]*(?P<name>[A-Za-z][\w/@.\- ]*?)(?:\s*[│┃|]\s*|\s{{2,}})(?P<value>{N}|-?(?:nan|inf))[\s│┃|]*(?:$|.*$)"
+    r"^[\s┃│|]*(?P<name>[A-Za-z][\w/@.\- ]{0,200}?)(?:\s{0,40}[│┃|]|\s{2})(?=[\s│┃|]*[-+]?(?:\d|nan|inf))"
 )
+_VALUE = re.compile(r"(?<![\w.])[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)(?![\w.])")
+_LOADER = re.compile(r"dataloader\s*(?P<number>\d+)", re.IGNORECASE)
 _SECTION = re.compile(r"^\s*\|\s*[A-Za-z][\w-]*/\s*\|\s*\|\s*$")
 _TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\|.*$|:\s*\|.*$")
 _CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
-_KNOWN = frozenset({"epoch", "step", "class", "gpu_mem", "iter", "iteration"})
-_NAMES_NEXT = re.compile(r"(?:evaluation results for|task:)\s*(?P<name>[A-Za-z]\w*)", re.IGNORECASE)
+_EPOCHS = frozenset({"epoch", "e"})
+_STEPS = frozenset({"step", "iter", "iteration", "#"})
+_SIZES = frozenset({"images", "instances", "labels", "size", "img_size"})
+_KNOWN = _EPOCHS | _STEPS | _SIZES | {"class", "gpu_mem"}
+_IOU_RANGE = re.compile(rf"(?<=[\w.]:){N}")  # `mAP@.5:.95`: part of a name
+_NAMES_NEXT = re.compile(
+    r"(?:evaluation results for|task:|iou metric:|evaluate annotation type)[\s*]*(?P<name>[A-Za-z]\w*)", re.IGNORECASE
+)
 MAX_COLUMNS = 64
 MAX_HEADER = 4096  # characters with a bar behind the names
 
@@ -43,13 +51,26 @@ def metric_table(message: str) -> str:
     return "metrics:test" if match["split"].lower().startswith("test") else "metrics:val"
 
 
-def metric_row(message: str) -> tuple[str, Ref] | None:
-    """Name and first value of such a table's row."""
-    match = _ROW.match(message)
-    if match is None:
-        return None
-    ref = ref_of(match["value"])
-    return None if ref is None else (match["name"].strip(), ref)
+def metric_row(table: str, text: str) -> list[tuple[str, float]]:
+    """Names and values of such a table's row, both as printed; none for a line that is no row.
+
+    With several data loaders each has a column, and a value the name of its column, as in Lightning's own logs:
+    `val_loss/dataloader_idx_1`. A metric may be of some loaders only.
+    """
+    match = _ROW.match(text)
+    values = [] if match is None else list(_VALUE.finditer(text, match.end()))
+    loaders = list(_LOADER.finditer(table))
+    if match is None or not values:
+        return []
+    name = match["name"].strip()
+    if len(loaders) < 2:
+        return [(name, float(values[0][0]))]
+    return [(f"{name}/dataloader_idx_{_above(value, loaders)['number']}", float(value[0])) for value in values]
+
+
+def _above(value: re.Match[str], columns: Sequence[re.Match[str]]) -> re.Match[str]:
+    """The title of the column in which a value stands: what is printed in one is centred."""
+    return min(columns, key=lambda title: abs(sum(title.span()) - sum(value.span())))
 
 
 def pivot_row(table: str, message: str, above: str) -> tuple[str, Ref] | None:
@@ -96,7 +117,7 @@ def framed(rows: Sequence[str]) -> str:
 
 def header(message: str) -> tuple[str, ...]:
     """Column names, where a line is nothing but names of which one at least is known as a metric; else empty."""
-    text = _TAIL_BAR.sub("", message[:MAX_HEADER]).strip().strip("|│┃ ")
+    text = _IOU_RANGE.sub("_95", _TAIL_BAR.sub("", message[:MAX_HEADER]).strip().strip("|│┃ "))
     if re.search(f"{T}", text) or len(text) > 1000 or "=" in text or re.search(N, text):
         return ()
     text = text.removeprefix("copypaste:").strip()
@@ -155,7 +176,7 @@ class _Row:
     def add(self, column: str, cell: str, prefix: str) -> None:
         marks = re.findall(N, cell)
         lowered = column.lower()
-        if lowered == "epoch" and marks:
+        if lowered in _EPOCHS and marks:
             self.epoch = index_of(marks[0])
             self._total = index_of(marks[1]) if len(marks) > 1 else None
             return
@@ -163,8 +184,10 @@ class _Row:
         ref = ref_of(cell.rstrip("%")) if not (marks and with_unit) else None
         if ref is None:
             return
-        if lowered in ("step", "iter", "iteration"):
+        if lowered in _STEPS:
             self.step = ref
+        elif lowered in _SIZES:
+            return
         else:
             self._measure(f"{prefix}{column}", ref)
 
@@ -177,6 +200,7 @@ class _Row:
             return None
         return Draft(
             "record",
+            event="row",
             split=split or ("train" if self.epoch is not None else None),
             epoch=self.epoch,
             epoch_total=self._total,
@@ -192,6 +216,7 @@ class _Row:
         name, own = names.normalise(column)
         if not name or names.is_aux(name) or names.is_setting(name):
             return
-        if own is None and self._groups["val"] and not names.is_loss(name) and not _has_twin(name, self._columns):
-            own = "val"  # fastai prints what it measures behind valid_loss
+        scored = self._groups["val"] or "#" in self._columns
+        if own is None and scored and not names.is_loss(name) and not _has_twin(name, self._columns):
+            own = "val"  # fastai prints what it measures behind valid_loss, spaCy behind the losses
         self._groups[own or "plain"].append((name, ref))

@@ -4,57 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from training_exporter.logs import names
-from training_exporter.logs.plan import BarRole, Draft, Quick, Record, Ref, value
+from training_exporter.logs.nested import Nested
+from training_exporter.logs.plan import BarRole, Draft, Quick, Record, value
 from training_exporter.logs.results import Results
+from training_exporter.logs.said import NO_COUNTS, Counts, Refs, Said
 from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
-MAX_STEP = 2**63
-SURE_DIGITS = 18  # whole numbers of so many digits are below it
 BY_VALUE = "value"  # event of a draft that was made of a printed value
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
-
-Refs = Sequence[tuple[str, Ref]]
-
-
-class Counts(NamedTuple):
-    """Epoch and step as printed."""
-
-    epoch: float | None = None
-    epoch_total: float | None = None
-    step: int | None = None
-    step_total: int | None = None
-
-
-NO_COUNTS = Counts()
-
-
-class _Said:
-    """A draft with the numbers of its line."""
-
-    __slots__ = ("counts", "draft", "record")
-
-    def __init__(self, draft: Draft, record: Record) -> None:
-        self.draft = draft
-        self.record = record
-        tokens = record.tokens
-        self.counts = Counts(
-            None if draft.epoch is None else value(draft.epoch, tokens),
-            None if draft.epoch_total is None else value(draft.epoch_total, tokens),
-            None if draft.step is None else _whole(draft.step, tokens),
-            None if draft.step_total is None else _whole(draft.step_total, tokens),
-        )
-
-    def numbers(self, refs: Refs) -> dict[str, float]:
-        tokens = self.record.tokens
-        if self.draft.suffix is None:
-            return {name: value(ref, tokens) for name, ref in refs}
-        index = int(value(self.draft.suffix, tokens))
-        return {f"{name}_{index}": value(ref, tokens) for name, ref in refs}
 
 
 class Tracker:
@@ -63,9 +24,12 @@ class Tracker:
     def __init__(self) -> None:
         self.phase: LogPhase = "setup"
         self._validating = False  # opened by a line that says so, not by a bar
+        self._awaiting = False  # begun, and no result yet
         self._record_steps = False  # records print the step, so bars are only bars
         self._train_total: int | None = None
         self._epoch: float | None = None
+        self._announced: float | None = None  # epoch of the last line that began one
+        self._nested = Nested()
         self._bars: dict[tuple[str, int | None], tuple[int | None, float | None]] = {}  # last count by description
         self._results = Results()
         self._events: list[LogEvent] = []
@@ -74,7 +38,7 @@ class Tracker:
         """What a record means now; raises ValueError where a token is not the number that its plan expects."""
         self._events = []
         for draft in record.plan.drafts:
-            said = _Said(draft, record)
+            said = Said(draft, record)
             if draft.kind == "record":
                 self._record(said)
             elif draft.kind == "bar":
@@ -114,15 +78,15 @@ class Tracker:
         self._enter_train()
         return event
 
-    def _message(self, said: _Said) -> None:
+    def _message(self, said: Said) -> None:
         if said.draft.outcome == "failed":
             self.phase = "failed"
         self._warn(said, said.draft)
 
-    def _warn(self, said: _Said, message: Draft) -> None:
+    def _warn(self, said: Said, message: Draft) -> None:
         self._emit(said, "warning", message=message)
 
-    def _mark(self, said: _Said) -> None:
+    def _mark(self, said: Said) -> None:
         draft, counts = said.draft, said.counts
         if draft.event == "total":
             self._train_total = counts.step_total
@@ -131,19 +95,20 @@ class Tracker:
             self.phase = "setup"
         elif draft.phase is not None and (draft.phase != "compile" or self.phase == "setup"):
             self.phase = draft.phase
-        if draft.event == "val_begin":
-            self._validating = True
+        event = draft.event
+        if event == "val_begin":
+            event = "val_progress" if self._validating and self._awaiting else event
+            self._validating = self._awaiting = True
         elif draft.event in ("val_end", "epoch_begin", "train_begin", "train_end"):
             self._validating = False
         if draft.event == "epoch_begin":
-            self._epoch = counts.epoch
-        self._emit(
-            said, draft.event, split="val" if draft.event.startswith("val") else None, counts=counts, message=draft
-        )
+            self._epoch = self._announced = counts.epoch
+            self._nested.epoch()
+        self._emit(said, event, split="val" if event.startswith("val") else None, counts=counts, message=draft)
 
-    def _bar(self, said: _Said) -> None:
+    def _bar(self, said: Said) -> None:
         counts = said.counts
-        role = self._role(said.draft, counts.step_total)
+        role = self._role(said.draft, counts)
         if role == "setup":
             self._emit(said, "progress", counts=counts, setup=True)
         elif role == "validation":
@@ -156,15 +121,21 @@ class Tracker:
             if said.draft.validation or said.draft.test:
                 self._repeatable(said, Counts(epoch=counts.epoch))
 
-    def _role(self, draft: Draft, total: int | None) -> BarRole:
+    def _role(self, draft: Draft, counts: Counts) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
-        if self.phase != "validation" or not self._validating:
+        if self.phase == "validation" and self._validating:
+            said = "train" in draft.event.lower()
+            nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None and not said)
+            return "validation" if nameless and counts.step_total != self._train_total else draft.role
+        if draft.role != "plain" or draft.train or draft.validation:
             return draft.role
-        said = "train" in draft.event.lower()
-        nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None and not said)
-        return "validation" if nameless and total != self._train_total else draft.role
+        inner = self._nested.behind_epoch(counts) if draft.sure else not draft.plain and self._evaluates(counts)
+        return "validation" if inner else draft.role
 
-    def _validation_bar(self, said: _Said) -> None:
+    def _evaluates(self, counts: Counts) -> bool:
+        return self._nested.evaluates(counts, self.phase)
+
+    def _validation_bar(self, said: Said) -> None:
         counts = said.counts
         if self.phase != "validation":
             self.phase = "validation"
@@ -172,8 +143,10 @@ class Tracker:
         self._emit(said, "val_progress", split="val", counts=counts)
         if counts.step is not None and counts.step == counts.step_total:
             self._repeatable(said, NO_COUNTS)
+            if said.draft.sure:
+                self._report(said, said.draft.plain, "val", NO_COUNTS, repeatable=True)
 
-    def _train_bar(self, said: _Said) -> None:
+    def _train_bar(self, said: Said) -> None:
         counts = said.counts
         if not self._advanced(said.draft.event, counts) or not counts.step:
             self._emit(said, "progress", counts=counts)
@@ -183,6 +156,7 @@ class Tracker:
         self._enter_train()
         metrics = said.numbers((*said.draft.plain, *said.draft.train))
         name = "progress" if self._record_steps else "train_step"
+        self._nested.train(counts, loss=any(map(names.is_loss, metrics)))
         self._emit(said, name, split="train", counts=counts, metrics=metrics)
         self._judge_finite(said, metrics)
 
@@ -190,11 +164,11 @@ class Tracker:
         key = (description[:40], counts.step_total)
         if len(self._bars) >= MAX_BARS and key not in self._bars:
             self._bars.clear()
-        before, now = self._bars.get(key), (counts.step, counts.epoch)
+        before, now = self._bars.get(key), (counts.step, self._announced if counts.epoch is None else counts.epoch)
         self._bars[key] = now
         return before != now
 
-    def _record(self, said: _Said) -> None:
+    def _record(self, said: Said) -> None:
         draft, counts = said.draft, said.counts
         own = bool(draft.validation or draft.test)
         values = any(name not in names.RATES for name, _ in draft.plain)
@@ -221,7 +195,7 @@ class Tracker:
             return counts.epoch is None or draft.sure or self._validating
         return draft.sure
 
-    def _part(self, said: _Said) -> None:
+    def _part(self, said: Said) -> None:
         """`[i/n]` of a validation: a result only when i reaches n, and then the running averages are the values."""
         draft, counts = said.draft, said.counts
         self.phase = "validation"
@@ -235,12 +209,13 @@ class Tracker:
         averages = dict(draft.averages)
         self._report(said, [(name, averages.get(name, ref)) for name, ref in refs], "val", counts)
 
-    def _validation(self, said: _Said) -> None:
+    def _validation(self, said: Said) -> None:
         draft, counts = said.draft, said.counts
         if draft.train:
             event = "train_step" if self._counts_epochs(draft, counts) else "train_summary"
             epoch = Counts(counts.epoch, counts.epoch_total)
             self.phase = "train" if event == "train_step" else self.phase
+            self._nested.loss(None)
             self._emit(said, event, split="train", counts=epoch, metrics=said.numbers(draft.train))
         self.phase = "validation"
         if draft.partial or not (draft.validation or draft.test):
@@ -250,27 +225,29 @@ class Tracker:
         self._report(said, draft.validation, "val", counts)
         self._report(said, draft.test, "test", counts)
 
-    def _repeatable(self, said: _Said, counts: Counts) -> None:
+    def _repeatable(self, said: Said, counts: Counts) -> None:
         """Results on a line that prints them again and again: news only when one changed."""
         if said.draft.validation:
             self._report(said, said.draft.validation, "val", counts, repeatable=True)
         if said.draft.test:
             self._report(said, said.draft.test, "test", counts, repeatable=True)
 
-    def _report(self, said: _Said, refs: Refs, split: Split, counts: Counts, *, repeatable: bool = False) -> None:
+    def _report(self, said: Said, refs: Refs, split: Split, counts: Counts, *, repeatable: bool = False) -> None:
         metrics = said.numbers(refs)
         if not metrics or (repeatable and self._results.repeats(split, metrics)):
             return
         self._results.note(split, metrics)
         self.phase = "validation"
+        self._awaiting = False
         self._emit(said, "validation", split=split, counts=counts, metrics=metrics)
 
-    def _train(self, said: _Said) -> None:
+    def _train(self, said: Said) -> None:
         draft, counts = said.draft, said.counts
         if draft.lone and not self._record_steps:
             return  # `Step 1/5: loading` of a script
         metrics = said.numbers((*draft.plain, *draft.train))
         with_loss = any(names.is_loss(name) for name, _ in draft.plain) or self._counts_epochs(draft, counts)
+        with_loss |= draft.event == "row" and counts.epoch is not None  # of a table, whatever its columns are called
         if draft.event == "train_summary" or draft.suffix is not None or (counts.step is None and not with_loss):
             if draft.split == "train" or draft.train or counts.step is not None or counts.epoch is not None:
                 self._emit(said, "train_summary", split="train", counts=counts, metrics=metrics)
@@ -279,6 +256,8 @@ class Tracker:
             self._record_steps = True
         if counts.epoch is not None:
             self._epoch = counts.epoch
+        if with_loss:
+            self._nested.loss(counts.step_total)
         self._enter_train()
         self._emit(said, "train_step", split="train", counts=counts, metrics=metrics)
         self._judge_finite(said, metrics)
@@ -292,7 +271,7 @@ class Tracker:
         self.phase = "train"
         self._validating = False
 
-    def _judge_finite(self, said: _Said, metrics: Mapping[str, float]) -> None:
+    def _judge_finite(self, said: Said, metrics: Mapping[str, float]) -> None:
         """By value under a name, never by the word: `number of nan iterations: 0` is healthy."""
         if all(map(math.isfinite, metrics.values())):
             return
@@ -304,7 +283,7 @@ class Tracker:
 
     def _emit(  # noqa: PLR0913 - the fields of an event, by keyword
         self,
-        said: _Said,
+        said: Said,
         event: str,
         *,
         split: Split | None = None,
@@ -343,13 +322,6 @@ class Tracker:
 def _steps_train(draft: Draft, counts: Counts) -> bool:
     """Training values beside a step are a training record that repeats results, unless they are only the loss."""
     return counts.step is not None and any(not names.is_loss(name) for name, _ in draft.train)
-
-
-def _whole(ref: Ref, tokens: Sequence[str]) -> int | None:
-    if type(ref) is int and tokens[ref].isdigit() and len(tokens[ref]) <= SURE_DIGITS:
-        return int(tokens[ref])
-    number = value(ref, tokens)
-    return int(number) if abs(number) < MAX_STEP and number.is_integer() else None
 
 
 def _warning(name: str, severity: MessageClass) -> Draft:

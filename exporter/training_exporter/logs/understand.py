@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from training_exporter.logs import bars, counters, fields, literals, marks, messages, novelty, report, tables
+from training_exporter.logs import bars, coco, counters, fields, literals, marks, messages, novelty, report, tables
 from training_exporter.logs.heads import Head, take_head
 from training_exporter.logs.lexer import N, T, index_of, is_time, unmask
 from training_exporter.logs.plan import Draft, Plan, quick_of
@@ -17,13 +17,16 @@ _VALUE_DECIDES = re.compile(rf"exit ?code|return code|Xid|got signal|exit status
 _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘┌┐╇╈┳┻┴┬┼╔╗╚╝+|:~#·.•>]*$")
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 _BLOCK_HEADER = re.compile(
-    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|(?:\[[^\]{N[1:-1]}]*{N}[^\]]*\]\s*){{1,4}}(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
+    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[(?:[a-z]{{1,20}}_)?(?:metrics|results)\]|results? for \S+:|"
+    rf"(?:\[[^\]{N[1:-1]}]*{N}[^\]]*\]\s*){{1,4}}(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
     rf"validation|eval|statistics)\b[^:]*:)\s*$",
     re.IGNORECASE,
 )
 # `Inference done 11/5000. Dataloading: ...`
 _VALIDATED = re.compile(
-    rf"^\W*(?:inference done|evaluated|validated)\W*(?P<count>{N})\s*(?:/|of)\s*(?P<total>{N})", re.IGNORECASE
+    rf"^\W*(?:(?:inference done|evaluated|validated|evaluating iter)\W*(?P<count>{N})\s*(?:/|of)\s*(?P<total>{N})|"
+    rf"completed eval step (?P<done>{N})\s*$)",
+    re.IGNORECASE,
 )
 _TIMERS = re.compile(r"^\W*(?:rank\S* )?(?:time|timers?|\(min, max\) time)\b.*\(ms\)", re.IGNORECASE)
 # `Accuracy of the network on the 10000 test images: 55 %`
@@ -129,11 +132,14 @@ def _said(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
     message = head.message
     progress = _VALIDATED.match(message)
     if progress is not None:
-        done, whole = index_of(progress["count"]), index_of(progress["total"])
+        done = index_of(progress["count"] or progress["done"])
+        whole = index_of(progress["total"]) if progress["total"] else None
         return (Draft("record", split="val", role="validation", partial=True, step=done, step_total=whole),)
     mark = marks.find(message)
     best = marks.is_best(message)
     drafts: list[Draft] = [mark.draft] if mark is not None else []
+    if mark is not None and mark.draft.event == "checkpoint_begin" and (closing := marks.closing(message)):
+        drafts.append(closing)
     total = counters.total_steps(message)
     if total is not None:
         return (*drafts, Draft("mark", event="total", step_total=total))
@@ -160,6 +166,8 @@ def _of_bar(bar: bars.Bar) -> Draft:
         step_total=bar.total,
         epoch=found.epoch,
         epoch_total=found.epoch_total,
+        sure=bar.whole,
+        units=bar.units,
     )
     if record is None:
         return draft
@@ -222,8 +230,9 @@ def _opens(head: Head) -> str:
     if head.rich:
         return "rich"
     message = head.message
-    if table := tables.metric_table(message) or ("framed" if tables.is_section(message) else ""):
-        return table
+    framed = "framed" if tables.is_section(message) else ""
+    if kind := tables.metric_table(message) or framed or ("coco" if coco.is_row(message) else ""):
+        return kind
     stripped = message.strip()
     if _QUOTED.match(stripped):
         return "quoted"
