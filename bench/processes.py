@@ -1,6 +1,6 @@
 """CPU of one look at the processes of a machine, as it fills up: ours against one scrape of process-exporter.
 
-    scripts/install-bench-tools && .venv/bin/python bench/processes.py [--processes 100 1000 5000] [--rounds 15]
+    scripts/install-bench-tools && .venv/bin/python bench/processes.py [--processes 100 1000 5000] [--rounds 9]
 
 Both watch the same machine with that many unrelated processes and one training job of two ranks, in turns. The exit
 status is 1 if ours costs more than a tenth of process-exporter's, as it is shipped, or more than twice as much beside
@@ -101,7 +101,7 @@ def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=SIZES, help="at least two numbers")
-    parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="(%(default)s)")
     parser.add_argument("--quick", action="store_true", help="few processes, three rounds")
     arguments = parser.parse_args()
     if lacking := missing(PROCESS_EXPORTER):
