@@ -14,7 +14,7 @@ from training_exporter.logs.plan import Plan
 from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
-MAX_KEPT = 1 << 20  # characters of the literals of all shapes of a kind, a few dozen more for each literal
+MAX_KEPT = 1 << 20  # about the bytes of all shapes of a kind: room for hundreds, where a log has dozens
 MAX_PLACES = 1024  # memory of where numbers stand: some KiB each
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
 MAX_PLACED = 2048  # characters of a line whose numbers are remembered by place
@@ -136,8 +136,8 @@ def _cut(places: Sequence[slice]) -> Cut:
 
 
 def _weight(literals: Literals) -> int:
-    """About how many bytes a shape takes: Python has some fifty for each text, however short."""
-    return sum(map(len, literals)) + 50 * len(literals)
+    """About how many bytes a shape takes: some fifty for each text, however short, and a thousand for its plan."""
+    return sum(map(len, literals)) + 50 * len(literals) + 1000
 
 
 def _narrow(literals: Literals) -> Literals:
