@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import ctypes
 import http.client
 import os
 import resource
@@ -337,11 +338,47 @@ def _time(exporter: Exporter) -> float:
     return exporter.value("training_exporter_time_seconds") or 0.0
 
 
+# every thread takes a little and a lot, and keeps a little between the two
+THREADS = """
+import ctypes, sys, threading
+from training_exporter.commands import return_freed_memory
+if sys.argv[2:]:
+    return_freed_memory()
+ready = threading.Barrier(9)
+kept = []
+def work():
+    large = [bytes(600) for _ in range(2000)] + [bytes(200_000) for _ in range(50)]
+    kept.append(large[1000])
+    ready.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+ready.wait()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+assert libc.malloc_info(0, stream) == 0
+libc.fclose(stream)
+"""
+
+
+class TestMemory:
+    @pytest.mark.parametrize(("flag", "one"), [(["steady"], True), ([], False)], ids=["as served", "by default"])
+    def test_threads_share_a_heap(self, tmp_path: Path, flag: list[str], one: bool) -> None:
+        """A thread that worked for a moment leaves no heap behind, as it does by default."""
+        if not hasattr(ctypes.CDLL(None), "mallopt"):
+            pytest.skip("not the GNU C library")
+        subprocess.run([sys.executable, "-c", THREADS, tmp_path / "info", *flag], check=True)
+        assert ((tmp_path / "info").read_text().count("<heap nr=") == 1) is one
+
+
 # systemd gives the number of the process that it starts, which only that process itself knows in time
 ACTIVATE = """
 import fcntl, os, sys
 count = int(sys.argv[1])
-os.environ["LISTEN_PID"] = str(os.getpid())
+os.environ["LISTEN_PID"] = os.environ.get("PASS_TO", str(os.getpid()))
 os.environ["LISTEN_FDS"] = str(count)
 descriptors = [fcntl.fcntl(int(word), fcntl.F_DUPFD, 100) for word in sys.argv[2:2 + count]]  # out of the way
 for number, descriptor in enumerate(descriptors):
@@ -351,7 +388,7 @@ os.execv(sys.executable, [sys.executable, "-m", "training_exporter", *sys.argv[2
 
 
 class TestSystemdSocket:
-    def _start(self, tmp_path: Path, *passed: socket.socket) -> subprocess.Popen[str]:
+    def _start(self, tmp_path: Path, *passed: socket.socket, pid: int | None = None) -> subprocess.Popen[str]:
         words = [str(one.fileno()) for one in passed]
         flags = ["--web.systemd-socket", "--no-collector.gpu", f"--state.dir={tmp_path / 'state'}"]
         return subprocess.Popen(
@@ -359,6 +396,7 @@ class TestSystemdSocket:
             pass_fds=[one.fileno() for one in passed],
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **({"PASS_TO": str(pid)} if pid else {})},
         )
 
     def test_passed_sockets_are_served(self, tmp_path: Path, stack: ExitStack) -> None:
@@ -382,6 +420,14 @@ class TestSystemdSocket:
         _, said = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 1
         assert "descriptor 3 of systemd is no listening TCP socket" in said
+
+    def test_sockets_of_another_process_are_refused(self, tmp_path: Path, stack: ExitStack) -> None:
+        """What was passed to a parent is none of ours."""
+        passed = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        process = self._start(tmp_path, passed, pid=os.getpid())
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 1
+        assert "systemd passed no socket" in said
 
     def test_none_is_refused(self, tmp_path: Path) -> None:
         """Without a socket unit the flag is a mistake."""
