@@ -85,15 +85,10 @@ def markdown(printed: str) -> str:
     return "\n\n".join(parts)
 
 
-def usage_marked(about: str) -> str:
-    """A benchmark's own text, its usage marked for the tests of the documentation, which run what is not."""
-    return re.sub(r"\n\n(?= {4}\S)", "\n\n<!-- not run here: takes minutes; what came out stands below -->\n\n", about)
-
-
 def section(name: str, flags: Sequence[str]) -> tuple[str, bool]:
     """The text of one benchmark, and whether it kept its bounds."""
     script = HERE / name
-    about = usage_marked(ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "")
+    about = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
     print(f"== {name}", flush=True)
     before = os.getloadavg()[0]
     done = subprocess.run([sys.executable, str(script), *flags], stdout=subprocess.PIPE, text=True, check=False)

@@ -10,6 +10,7 @@ the line before a block says what else is to be known of it:
     <!-- after the demo -->           what stays is ended before
 
 Blocks marked `yaml`, `json` and `ini` are read, and where their keys say what they are, by the program they are for.
+docs/benchmarks.md is left out: `make bench` writes it, and its blocks are the usage of what was run and what came out.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from tools import ROOT, output, tool
 from training_exporter import config
 from training_exporter.scenario import load as scenario
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = {"benchmarks.md"}
+DOCS = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in WRITTEN)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 COMMENT = re.compile(r"<!--\s*(?P<word>not run here|stays|prints|retried|after the demo)(?::\s*(?P<text>.*?))?\s*-->")
 COMMANDS = {"", "sh"}
 SHOWN = {"text"}  # what a program printed
