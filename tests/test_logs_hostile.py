@@ -31,6 +31,16 @@ UNITS = (
         "\u00a0",
     ),
     *("with torch.compile ", "reached ", "a, device=", "Received SIGTERM ", "x.y-z_", "{a", "}{", "a1", "1a", "val_"),
+    *("'s ", "a's a ", "np.float32(1), ", "[>", "--> ", "Progress on:a ", "1epoch ", "1-1batch ", "Epoch(val) [1]"),
+    *(
+        " Average Precision  (AP) @[ IoU=",
+        "Validate metric DataLoader 0 ",
+        "█",
+        "[1] a ",
+        "x.pth saved ",
+        "a -- ",
+        "| > a: 1 ",
+    ),
 )
 FRAMES = (("", ""), ("", " x"), ("step 1 loss", "x"), ("1/2", "x"), ("{'loss': 1.0, 'a': ", "}"), ("[rank0]: ", ":"))
 SIZE = 64 * 1024

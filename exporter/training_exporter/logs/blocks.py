@@ -155,6 +155,8 @@ class Assembler:
 
     def _block_row(self, block: Block, record: Record) -> Taking:
         message = record.plan.message
+        if not message.strip() and len(block.texts) == 1:
+            return block.add("", record.end_line, record.time_seconds)  # a blank line below the title
         if not message[:1].isspace() or not message.strip() or record.plan.opens not in ("", "block"):
             return False
         if any(draft.kind == "message" for draft in record.plan.drafts):

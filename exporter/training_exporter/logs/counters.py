@@ -38,18 +38,18 @@ _EVAL_STEP = re.compile(
 _LED = re.compile(rf"^\s*\[(?P<step>{N})\]\s+(?=[A-Za-z][^\s=:]{{0,60}}(?:\s[^\s=:]{{1,60}})?\s?[=:])")
 _RANGE = re.compile(rf"{N}-(?P<last>\d{{1,12}})\s?batch(?:es)?\b")  # ESPnet: `1epoch:train:1-500batch:`
 _EPOCH = re.compile(
-    rf"\bepochs?\b(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
+    rf"(?:\bepochs?\b|\bep\.)(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
     rf"(?<!\w)(?P<after>{N})(?:/(?P<of>{N}))?(?:st|nd|rd|th)?\s?epoch\b",
     re.IGNORECASE,
 )
 _STEP = re.compile(
     rf"(?P<lead>^\W*|[,|;:\[({{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
     r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|"
-    r"current|finished|done|for|in)\s+)"
+    r"current|finished|done|for|in|learning)\s+)"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
     r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
-    r"episode|timesteps?|total_timesteps)"
-    rf"\b\s*(?:[:=#@]|no\.?)?\s*[\[(]?\s*(?P<step>{N})(?![\w%]*\w){_OF.format('total')}\s*[\])]?",
+    r"episode|timesteps?|total_timesteps|up\.)"
+    rf"(?:\b|(?<=\.))\s*(?:[:=#@]|no\.?)?\s*[\[(]?\s*(?P<step>{N})(?![\w%]*\w){_OF.format('total')}\s*[\])]?",
     re.IGNORECASE,
 )
 _UPDATES = re.compile(rf"@ (?P<step>{N}) updates")
@@ -69,6 +69,7 @@ _RANKS = {
     "global_steps": 5,
     "trainer_global_step": 5,
     "num_updates": 5,
+    "up.": 5,
     "current_steps": 5,
     "current_step": 5,
     "optimizer_step": 5,

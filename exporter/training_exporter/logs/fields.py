@@ -13,7 +13,7 @@ _WRAP = r"(?:(?:(?:np|numpy|torch|jnp|jax)\.)?(?:tensor|array|Array|float\d*|bfl
 _WORD_VALUE = r"[-+]?(?:nan|NaN|NAN|inf|Inf|INF|[iI]nfinity)(?![\w/])"
 _NOTHING = r"(?:n/?a|N/?A|None|none|null|True|False|true|false)(?![\w/])"
 # A unit sticks to the number, or is one of the few that stand apart.
-_UNIT = r"(?P<unit>[A-Za-zµ%°][\w/%]*|\s(?:ms|s|sec|secs|seconds|min|it/s|tok/s|[KMG]i?B|%)(?![\w:=]))?"
+_UNIT = r"(?P<unit>[A-Za-zµ%°][\w/%]*|\s(?:ms|s|sec|secs|seconds|min|[A-Za-z]{1,12}/s(?:ec)?|[KMG]i?B|%)(?![\w:=]))?"
 _SIDE = rf"(?:\s?\(\s*(?:(?P<average>{N})%?|[^(){{}}]{{0,40}})\s*\))?"
 _VALUE = (
     rf"(?:\[(?=[a-z]))?{_WRAP}[\[(]*['\"]?(?P<value>{N}|{_WORD_VALUE}|{_NOTHING}|{T})\.?{_UNIT}"
@@ -94,6 +94,8 @@ def _named(said: str, *, tight: bool) -> str:
     if len(words) == 1 and "." not in said and ":" not in said:
         return "" if not tight and said.lower() in _PREPOSITIONS else said
     lowered = [word.lower() for word in words]
+    if not tight and lowered and lowered[-1] in _PREPOSITIONS:  # `a loss of 3 parts`
+        return ""
     if not _DENIES.isdisjoint(lowered):
         return ""
     starts = [index for index, word in enumerate(words) if word in _DASHES or _PATH_WORD.search(word)]

@@ -38,7 +38,7 @@ _MODULE = re.compile(rf"\(([A-Za-z_][\w.]*)[: ]{N}\)(?::\s|\s+)(?={_LEVEL}\b)")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
     rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
-    rf"{T} [\w.]+|{T},? {_LEVEL}|titan|{N})$"
+    rf"{T} [\w.]+|NeMo [IWED] {T} [\w.]+:{N}|{T},? {_LEVEL}|titan|{N})$"
 )
 _BRACKET_LOGGER = re.compile(rf"^[A-Za-z_][\w.]*(?::{N})?$")
 _PAIRS = re.compile(r"[A-Za-z][\w./-]{0,80}=")

@@ -67,7 +67,7 @@ _VAL_BEGIN = _re(
     rf"policy|agent|network|validation|test|"
     rf"dev|checkpoint|{N}|\S+[/.])|.*\.\.\.\s*$)|"
     rf"evaluat(?:e|ing) (?:in main process|\S+ for {N} steps)|computing validation|"
-    r"performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
+    r"evaluation\W*$|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
     r"metrics)\b|"
     r"begin validation on|start(?:ing)? inference)"
 )
@@ -97,6 +97,8 @@ _SAVE_NOT = _re(
     r"manager created|was not in top|no existing|no previous|not found|skipping|failed to save|could not|cannot|"
     r"gradient checkpoint\w*|"
     r"activation checkpoint\w*|checkpoint(?:ing)? (?:dir|directory|folder|path|interval|every|enabled|disabled)|"
+    r"saving (?:the )?(?:config\w*|arg\w*|hyper-?parameters|logs?|results?|metrics|figures?|images?|samples?|"
+    r"predictions?)|"
     r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|checkpoint_best ->"
 )
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
@@ -137,7 +139,7 @@ _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
-    r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best|reached .*\(best|"
+    r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best(?!\W*$)|reached .*\(best|"
     r"better (?:model|score|metric)|"
     r"best (?:epoch|step|iteration|score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
     r"not? improve|was not in top|updated checkpoint_best|"

@@ -42,7 +42,7 @@ _AUX = re.compile(
       |num_tokens|parameters|params|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
       |lr|learning_rate|base_lr|lrs|weight_decay|wd|momentum|mom|betas?|eps|loss_scale|scale|scaler
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
-      |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stderr
+      |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stalled|sents?|sen|stderr
       |node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
     )(?:_|$)""",
     re.VERBOSE,
@@ -60,7 +60,7 @@ _SETTING = re.compile(
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
 )
 _QUALITY = re.compile(
-    r"\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\d*|accuracies|"
+    r"^cost$|\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\d*|accuracies|"
     r"ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|f1\w*|auc\w*|auroc|auprc|"
     r"map\d*|ap(?:\d+|s|m|l|r|c|f)?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|dice\w*|"
     r"psnr|ssim|lpips|fid\d*|kid|inception_score|mse|mae|rmse|mape|smape|error\w*|err\d*|r2|kl\w*|nll\w*|elbo|ece|"

@@ -15,7 +15,8 @@ from training_exporter.model import Split
 _VALIDATION = re.compile(
     r"\b(?:validat(?:e[ds]?|ion|ing)|valid(?:_\w+)?|val(?:[_-]\w+)?|eval(?:[_-]?(?:set|metrics|results|step))?|"
     r"evaluat(?:e[ds]?|ion|ing)|dev[ _]?set|"
-    r"on dev|held[- ]?out|(?:train(?:ing)?|infer(?:ence)?)_eval)\b"
+    r"on dev|held[- ]?out|(?:train(?:ing)?|infer(?:ence)?)_eval|dev(?=\s?:)|"
+    r"saving dict for global step)\b"
 )
 _TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
 _ON_TEST = re.compile(r"\bon (?:the )?test\b")
@@ -38,7 +39,8 @@ _ROW = 4  # so many pairs in a row need no `=` to be believed
 def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = "") -> Draft | None:
     """The record of a line, or None. `context` are its words besides the pairs, in lower case."""
     split = _split_of(context, found)
-    report = _Report(found, usable=sum(pair.value is not None for pair in pairs))
+    averaged = "averaged stats" in context  # DETR, torchvision: the last batch, and behind it what the line is about
+    report = _Report(found, usable=sum(pair.value is not None for pair in pairs), averaged=averaged)
     for pair in pairs:
         if pair.value is not None:
             report.add(pair, pair.value)
@@ -74,7 +76,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
 class _Report:
     """The pairs of one record, sorted."""
 
-    def __init__(self, found: Counters, usable: int) -> None:
+    def __init__(self, found: Counters, usable: int, *, averaged: bool = False) -> None:
         self.groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
         self.averages: list[tuple[str, Ref]] = []
         self.suffix: Ref | None = None
@@ -83,6 +85,7 @@ class _Report:
         self.summary = False
         self._found = found
         self._usable = usable
+        self._averaged = averaged
         self._quality = 0
         self._lead: Split | None = None  # what the first name says
         self._aux = 0
@@ -113,6 +116,8 @@ class _Report:
             self.suffix = value
         elif not name:
             return
+        elif pair.name[:6].lower() == "total " and name.startswith("total_") and "steps" in name:
+            return  # so many in all, behind the counter that is printed first
         elif (own is None or name in _COUNTED) and self._found.take(name, value):
             self.counted = own or self.counted
         elif names.is_aux(name) or _RATE_UNITS.match(pair.unit):
@@ -143,6 +148,7 @@ class _Report:
     def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:
         self._lead = own if not self.measured else self._lead
         self._quality += names.is_quality(name)
+        value = pair.average if self._averaged and pair.average is not None else value
         target = self.groups[own or "plain"]
         target.append((f"{name}_0" if pair.rest else name, value))
         target.extend((f"{name}_{index}", ref) for index, ref in enumerate(pair.rest, 1))

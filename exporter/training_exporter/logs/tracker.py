@@ -125,7 +125,8 @@ class Tracker:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
         if self.phase == "validation" and self._validating:
             said = "train" in draft.event.lower()
-            nameless = draft.role == "plain" or (draft.role == "train" and draft.epoch is not None and not said)
+            bare = draft.role == "train" and (draft.epoch is not None or draft.plain) and not said
+            nameless = draft.role == "plain" or bare
             return "validation" if nameless and counts.step_total != self._train_total else draft.role
         if draft.role != "plain" or draft.train or draft.validation:
             return draft.role

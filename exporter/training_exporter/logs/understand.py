@@ -16,8 +16,14 @@ from training_exporter.logs.plan import Draft, Plan, quick_of
 _VALUE_DECIDES = re.compile(rf"exit ?code|return code|Xid|got signal|exit status|['\"]{N}['\"]\s*:")
 _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘┌┐╇╈┳┻┴┬┼╔╗╚╝+|:~#·.•>]*$")
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
+# What a model heard or wrote, beside what it should have.
+_SAMPLE = re.compile(
+    r"^\W*(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?\s?:",
+    re.IGNORECASE,
+)
 _BLOCK_HEADER = re.compile(
-    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[(?:[a-z]{{1,20}}_)?(?:metrics|results)\]|results? for \S+:|"
+    rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[(?:[a-z]{{1,20}}_)?(?:metrics|results)\]|results? for \S+:|-->\s.*|"
+    rf"learning iteration {N}/{N}|"
     rf"(?:\[[^\]{N[1:-1]}]*{N}[^\]]*\]\s*){{1,4}}(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
     rf"validation|eval|statistics)\b[^:]*:)\s*$",
     re.IGNORECASE,
@@ -65,6 +71,8 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         novelty=novelty.masked_line(literal_parts),
     )
     if not masked or _IGNORED.match(masked):
+        return plan, True
+    if _SAMPLE.match(head.message):
         return plan, True
     if _RULE.match(head.message):
         return replace(plan, rule=True), True
