@@ -100,7 +100,7 @@ class TestLog:
             batches = logs.consume([TailChunk(run.name, file, now, data[begin:end], opens=not second)], now)
             lines += sum(batch.lines for batch in batches)
             view = node.observe(Observation(now, logs=Report(batches, Health(success=True))))
-        assert lines == data.count(b"\n")
+        assert lines == (data.count(b"\n") if file.endswith(".log") else 0)  # the other has documents, not lines
         self._show(view)
 
     @staticmethod
