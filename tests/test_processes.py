@@ -20,7 +20,13 @@ from training_exporter.clock import SystemClock
 from training_exporter.model import ProcessRecord, ProcessTable
 from training_exporter.sources import identity, processes
 from training_exporter.sources import procfs as proc
-from training_exporter.sources.processes import REFRESH_SECONDS, ROTATION, SETTLE_SECONDS, ProcessSource
+from training_exporter.sources.processes import (
+    LONG_LISTING_TICKS,
+    REFRESH_SECONDS,
+    ROTATION,
+    SETTLE_SECONDS,
+    ProcessSource,
+)
 
 UNINTERRUPTIBLE = """
 import ctypes, os, time
@@ -401,6 +407,22 @@ class TestCost:
         assert set(others) == {"stat"}
         assert others["stat"] <= 10 * ROTATION < 10 * 60
         assert "smaps" not in {file for _, file in opened}
+
+    def test_a_long_listing_is_made_in_every_third_tick(
+        self, tree: Tree, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who comes and who goes is seen then; members are looked at all the while."""
+        monkeypatch.setattr(processes, "LONG_LISTING", 3)
+        tree.add(20, "python train")
+        tree.add(30, "python train")
+        source = _source(tree, clock)
+        source.collect()
+        tree.add(40, "python train")
+        tree.remove(30)
+        tree.write(20, "stat", Tree.stat(20, "python", "T"))
+        seen = [source.collect() for _ in range(LONG_LISTING_TICKS)]
+        assert [set(table.processes) for table in seen] == [{20, 30}, {20, 30}, {20, 40}]
+        assert {table.processes[20].state for table in seen} == {"stopped"}
 
 
 def _spy(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:

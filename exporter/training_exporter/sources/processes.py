@@ -17,6 +17,8 @@ from training_exporter.sources.offload import Offload
 SETTLE_SECONDS = 5.0  # a command read before this age may be that of the parent, between fork and exec
 REFRESH_SECONDS = 20.0  # descriptors: a checkpoint is open only while it is written
 ROTATION = 16  # unrelated processes whose `stat` is read again each tick, one after the other
+LONG_LISTING = 2_000  # processes; the kernel takes 1 to 2 ms for each thousand of a listing, whoever reads it
+LONG_LISTING_TICKS = 3  # so often a listing that long is made
 MAX_READERS = 64  # a session may be a whole container
 READ_DEADLINE_SECONDS = 1.0  # of one process's files
 
@@ -43,7 +45,8 @@ class ProcessSource:
 
     `interesting` sees only what is new or changed and decides by each record alone: first with the command, then,
     for those it picked, with the environment too. Everything else costs its line in the listing of `procfs`, one
-    `stat` and one command line when it appears, and its turn in a slow rotation that notices an exec.
+    `stat` and one command line when it appears, and its turn in a slow rotation that notices an exec. Where there
+    are thousands, who came and went is asked in every third tick.
     """
 
     def __init__(
@@ -67,6 +70,8 @@ class ProcessSource:
         self._unread: set[int] = set()  # whose command is still to be read
         self._candidates: set[int] = set()  # whose environment is still to be read, to judge them
         self._gpu_pids: frozenset[int] = frozenset()
+        self._listed: Mapping[int, int] = {}
+        self._listed_ago = 0  # ticks
         self._rotation: list[int] = []
         self._arrived = False
         self._offload: Offload[int] = Offload("source-processes-read", deadline_seconds=READ_DEADLINE_SECONDS)
@@ -86,7 +91,7 @@ class ProcessSource:
         if self._rules is not None:
             (self._interesting, self._keys), self._rules = self._rules, None
             self._forget(set(self._entries))
-        listed = proc.list_processes(self._procfs)
+        listed = self._list()
         self._forget(self._entries.keys() - listed.keys())
         self._meet_new(listed, now)
         self._look_again(now)
@@ -100,6 +105,13 @@ class ProcessSource:
             oom_kills=self._oom_kills(),
             host_pids=self._host_pids,
         )
+
+    def _list(self) -> Mapping[int, int]:
+        """Who is there by the newest listing. Those that end meanwhile keep their last record until the next one."""
+        self._listed_ago += 1
+        if len(self._listed) < LONG_LISTING or self._listed_ago >= LONG_LISTING_TICKS:
+            self._listed, self._listed_ago = proc.list_processes(self._procfs), 0
+        return self._listed
 
     def _forget(self, gone: Iterable[int]) -> None:
         kept = (self._members, self._context, self._readers, self._unsettled, self._unread, self._candidates)
