@@ -70,8 +70,8 @@ class ProcessSource:
         self._unread: set[int] = set()  # whose command is still to be read
         self._candidates: set[int] = set()  # whose environment is still to be read, to judge them
         self._gpu_pids: frozenset[int] = frozenset()
-        self._listed: Mapping[int, int] = {}
         self._listed_ago = 0  # ticks
+        self._sees_all = False  # also the processes of others
         self._rotation: list[int] = []
         self._arrived = False
         self._offload: Offload[int] = Offload("source-processes-read", deadline_seconds=READ_DEADLINE_SECONDS)
@@ -91,9 +91,9 @@ class ProcessSource:
         if self._rules is not None:
             (self._interesting, self._keys), self._rules = self._rules, None
             self._forget(set(self._entries))
-        listed = self._list()
-        self._forget(self._entries.keys() - listed.keys())
-        self._meet_new(listed, now)
+        self._listed_ago += 1
+        if len(self._entries) < LONG_LISTING or self._listed_ago >= LONG_LISTING_TICKS:
+            self._list(now)
         self._look_again(now)
         self._admit(self._pick(self._read_commands(), now), now)
         self._read_details(now)
@@ -101,17 +101,18 @@ class ProcessSource:
         return ProcessTable(
             time_seconds=now,
             processes={pid: self._entries[pid].record for pid in shown},
-            complete=1 in listed and not any(self._entries[pid].denied for pid in self._members),
+            complete=self._sees_all and not any(self._entries[pid].denied for pid in self._members),
             oom_kills=self._oom_kills(),
             host_pids=self._host_pids,
         )
 
-    def _list(self) -> Mapping[int, int]:
-        """Who is there by the newest listing. Those that end meanwhile keep their last record until the next one."""
-        self._listed_ago += 1
-        if len(self._listed) < LONG_LISTING or self._listed_ago >= LONG_LISTING_TICKS:
-            self._listed, self._listed_ago = proc.list_processes(self._procfs), 0
-        return self._listed
+    def _list(self, now: float) -> None:
+        """Forget who went and meet who came; who ends between two listings keeps its last record until the next."""
+        listed = proc.list_processes(self._procfs)
+        self._listed_ago = 0
+        self._sees_all = 1 in listed
+        self._forget(self._entries.keys() - listed.keys())
+        self._meet_new(listed, now)
 
     def _forget(self, gone: Iterable[int]) -> None:
         kept = (self._members, self._context, self._readers, self._unsettled, self._unread, self._candidates)
