@@ -39,6 +39,7 @@ from training_exporter.model import (
 from training_exporter.monitor import Monitor
 from training_exporter.options import ServeOptions
 from training_exporter.runs.node import Node
+from training_exporter.runs.progress import METRIC_NAMES_LIMIT
 from training_exporter.runs.view import NodeView
 from training_exporter.sources import offload as offload_module
 from training_exporter.sources import procfs as proc
@@ -498,6 +499,7 @@ class TestLog:
         assert _peak_bytes(lambda: [read(first) for first in range(2000, self.NAMES, 1000)]) < 16 * MIB
         view = read(self.NAMES)
         assert sum(len(family.samples) for family in families(view)) <= MOST_SERIES_PER_RUN
+        assert len(view.runs[0].metrics) == METRIC_NAMES_LIMIT
         assert view.runs[0].step == self.NAMES + 999
 
 
