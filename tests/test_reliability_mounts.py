@@ -62,7 +62,6 @@ def test_everything_of_one_job_is_on_it(tmp_path: Path, stack: ExitStack) -> Non
             seconds=PATIENCE_SECONDS,
         )
         assert struck.value(exporter, "training_run_processes", role="worker") == 2
-        assert struck.value(exporter, "training_checkpoints") is None
         before = healthy.value(exporter, "training_step") or 0.0
         wait_until(
             "the other job's log goes on",
@@ -76,6 +75,7 @@ def test_everything_of_one_job_is_on_it(tmp_path: Path, stack: ExitStack) -> Non
         "everything is back",
         lambda: (
             struck.value(exporter, "training_run_blind", source="logs") == 0
+            and exporter.value("training_exporter_collector_stuck", collector="checkpoints") == 0
             and struck.value(exporter, "training_checkpoints") == 1
         ),
         seconds=2 * PATIENCE_SECONDS,
