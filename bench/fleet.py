@@ -142,6 +142,12 @@ def play(sizes: list[int], minutes: float, settling: float) -> tuple[list[Compar
         ]
         rows = []
         for fleet in fleets:
+            share = (cpu_seconds(fleet.prometheus.pid) - cpu[f"{fleet.nodes} nodes"]) / passed
+            interval = max(fleet.intervals.values())
+            notes.append(
+                f"{fleet.nodes:5} nodes: {share * interval:.2f} s of CPU in each {interval:g} s, scrapes included; an "
+                "evaluation that takes longer waited for a core"
+            )
             up = fleet.prometheus.number("sum(up)")
             assert up == fleet.nodes, f"{up:g} of {fleet.nodes} nodes are scraped"
             rows += fleet.rows(fleet.prometheus.number("max(scrape_samples_scraped)"))
