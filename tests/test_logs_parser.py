@@ -174,6 +174,40 @@ class TestRedraws:
         assert parser.idle(13.0) == []
 
 
+class TestSummaryOfPycocotools:
+    """Twelve lines that a program may repeat in its own words right behind."""
+
+    ROWS = (
+        b" Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.311\n"
+        b" Average Precision  (AP) @[ IoU=0.50      | area=   all | maxDets=100 ] = 0.502\n"
+        b" Average Recall     (AR) @[ IoU=0.50:0.95 | area=medium | maxDets=100 ] = 0.404\n"
+    )
+
+    def test_it_is_a_result_once_nothing_follows(self) -> None:
+        """After two seconds of silence, with all its values."""
+        parser = LogParser()
+        assert parser.feed(self.ROWS, 10.0) == []
+        assert parser.idle(11.0) == []
+        (event,) = parser.idle(12.0)
+        assert (event.event, event.line, event.end_line) == ("validation", 1, 3)
+        assert event.metrics == {"ap": 0.311, "ap50": 0.502, "ar_medium": 0.404}
+
+    def test_it_is_a_result_before_the_training_goes_on(self) -> None:
+        """The next step ends it, and stands behind it."""
+        events = LogParser().feed(self.ROWS + b"step 7 loss 1.5\n", 10.0)
+        assert [event.event for event in events] == ["validation", "train_step"]
+
+    def test_a_program_that_says_the_same_is_taken_at_its_words(self) -> None:
+        """One result, under the program's own names."""
+        events = LogParser().feed(self.ROWS + b"Epoch(val) [1][50]  bbox_mAP: 0.3110, bbox_mAP_50: 0.5020\n", 10.0)
+        assert [event.metrics for event in events] == [{"bbox_map": 0.311, "bbox_map_50": 0.502}]
+
+    def test_another_summary_of_the_same_names_is_another_result(self) -> None:
+        """Two evaluations in a row."""
+        events = events_of(self.ROWS + self.ROWS.replace(b"0.311", b"0.322"))
+        assert [event.metrics["ap"] for event in events] == [0.311, 0.322]
+
+
 class TestBounds:
     def test_one_endless_line_is_cut_and_counted(self) -> None:
         """What is longer than 1 MiB is dropped and counted; the next line is understood."""

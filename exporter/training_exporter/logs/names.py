@@ -71,6 +71,8 @@ _QUALITY = re.compile(
     r"pck\w*|pq|nme|epe|d1|d\d|abs_rel|mos|pesq|stoi|si_?sdr|sdr|jaccard|hausdorff|gen_len|success_rate)(?:_|$)"
 )
 _LOSS = re.compile(r"(?:^|_)\w*loss(?:es)?(?:_|$|\d)|(?:^|_)(?:nll|elbo)(?:_|$)")
+# How a loss is scaled or made up is none.
+_OF_LOSS = re.compile(r"loss(?:es)?_(?:scale\w*|weights?|coefs?|coeffs?|coefficients?|fn|func\w*|type|ratio)$")
 GRADIENTS = frozenset({"grad_norm", "gnorm", "global_grad_norm"})
 RATES = frozenset({"lr", "learning_rate", *GRADIENTS})  # printed beside a loss, of training only
 # Scores that only an evaluation computes; a line of nothing else is a result even where nothing announces it.
@@ -114,25 +116,25 @@ def normalise(name: str) -> tuple[str, Split | None]:
 @lru_cache(maxsize=4096)
 def is_aux(name: str) -> bool:
     """Whether a normalised name is a timer, a rate, a size or a count, not a quality."""
-    return bool(_AUX_PREFIX.match(name) or _RATE.search(name) or (_AUX.search(name) and not _LOSS.search(name)))
+    return bool(_AUX_PREFIX.match(name) or _RATE.search(name) or (_AUX.search(name) and not is_loss(name)))
 
 
 @lru_cache(maxsize=4096)
 def is_setting(name: str) -> bool:
     """Whether a normalised name is a setting of the evaluation, not its result."""
-    return bool(_SETTING.search(name)) and not _QUALITY.search(name)
+    return bool(_OF_LOSS.search(name) or (_SETTING.search(name) and not _QUALITY.search(name)))
 
 
 @lru_cache(maxsize=4096)
 def is_quality(name: str) -> bool:
     """Whether a normalised name is known for a measure of quality."""
-    return bool(_QUALITY.search(name)) and not is_aux(name)
+    return bool(_QUALITY.search(name)) and not is_aux(name) and not _OF_LOSS.search(name)
 
 
 @lru_cache(maxsize=4096)
 def is_loss(name: str) -> bool:
     """Whether a normalised name is a loss, whose value must be finite."""
-    return bool(_LOSS.search(name))
+    return bool(_LOSS.search(name)) and not _OF_LOSS.search(name)
 
 
 @lru_cache(maxsize=4096)

@@ -29,7 +29,9 @@ _SIZES = frozenset({"images", "instances", "labels", "size", "img_size"})
 _KNOWN = _EPOCHS | _STEPS | _SIZES | {"class", "gpu_mem"}
 _IOU_RANGE = re.compile(rf"(?<=[\w.]:){N}")  # `mAP@.5:.95`: part of a name
 _NAMES_NEXT = re.compile(
-    r"(?:evaluation results for|task:|iou metric:|evaluate annotation type)[\s*]*(?P<name>[A-Za-z]\w*)", re.IGNORECASE
+    r"(?:evaluation results for|task:|iou metric:|evaluate annotation type|"
+    r"evaluating(?= (?:bbox|segm|keypoints|proposal)\b))[\s*]*(?P<name>[A-Za-z]\w*)",
+    re.IGNORECASE,
 )
 MAX_COLUMNS = 64
 MAX_HEADER = 4096  # characters with a bar behind the names

@@ -91,6 +91,8 @@ class Tracker:
         if draft.event == "total":
             self._train_total = counts.step_total
             return
+        if draft.event in ("resume", "train_begin"):
+            self._nested = Nested()  # another attempt may have bars of other lengths
         if draft.event == "resume" and self.phase in _ENDED:
             self.phase = "setup"
         elif draft.phase is not None and (draft.phase != "compile" or self.phase == "setup"):

@@ -49,6 +49,8 @@ _SECTION = re.compile(r"\[(?P<split>train|training|valid|val|validation|eval|dev
 _LABELS = frozenset(
     ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
 )
+_LEADER = re.compile(r"^\s*[\w/()-]{1,80} \.{3,}[\s:]")  # `loss_scale ........... 0`: a setting, or a timer
+_IGNORED_BY_PYTHON = "Exception ignored in"  # a destructor failed: the traceback behind it ends nothing
 _MASKS = re.compile(f"{N}|{T}")
 _QUOTED = re.compile(r"^\(['\"].*['\"]$")  # a long text that pprint cut into several
 _MAX_COUNTERS = 4  # of a block's header: step, total, epoch, total
@@ -65,7 +67,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         message=head.message,
         headed=head.headed,
         rich=head.rich,
-        complaint=head.complaint,
+        complaint=head.complaint or head.message.startswith(_IGNORED_BY_PYTHON),
         rank=head.rank,
         times=tuple(index for index, token in enumerate(tokens) if is_time(token)),
         novelty=novelty.masked_line(literal_parts),
@@ -185,7 +187,7 @@ def _of_bar(bar: bars.Bar) -> Draft:
 
 
 def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
-    if _TIMERS.match(message):
+    if _TIMERS.match(message) or _LEADER.match(message):
         return None
     brace = message.find("{")
     literal = literals.read(message, brace) if brace >= 0 else None
