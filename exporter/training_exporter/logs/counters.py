@@ -42,8 +42,13 @@ _EPOCH = re.compile(
     rf"(?<!\w)(?P<after>{N})(?:/(?P<of>{N}))?(?:st|nd|rd|th)?\s?epoch\b",
     re.IGNORECASE,
 )
+# `Eval loss at step 1000: 1.61`
+_BETWEEN = re.compile(
+    rf"\s(?:at|after|@)\s(?:global[_ ])?(?P<name>step|iter(?:ation)?|epoch)\s(?P<count>{N})\s?[:=]\s?(?={N})",
+    re.IGNORECASE,
+)
 _STEP = re.compile(
-    rf"(?P<lead>^\W*|[,|;:\[({{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
+    rf"(?P<lead>^\W*|[,|;:\[()\]{{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
     r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|"
     r"current|finished|done|for|in|learning)\s+)"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
@@ -144,6 +149,7 @@ class Counters:
 def extract(text: str) -> tuple[Counters, str]:
     """The counters of a masked message, and the message without them."""
     found = Counters()
+    text = _between(text, found)
     for match in _once(_MMENGINE, text):
         found.split = _split(match["split"])
         found.epoch = _ref(match["epoch"])
@@ -173,6 +179,16 @@ def extract(text: str) -> tuple[Counters, str]:
         text = _cut(text, match)
     text = _steps(text, found)
     return found, text
+
+
+def _between(text: str, found: Counters) -> str:
+    for match in _once(_BETWEEN, text):
+        if match["name"].lower() == "epoch":
+            found.epoch = index_of(match["count"])
+        else:
+            found.offer(match["name"], index_of(match["count"]))
+        text = f"{text[: match.start()]}: {text[match.end() :]}"
+    return text
 
 
 def _steps(text: str, found: Counters) -> str:

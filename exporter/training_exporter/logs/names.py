@@ -64,7 +64,7 @@ _QUALITY = re.compile(
     r"ppl\w*|perplexity\w*|bpb|bpc|bleu\w*|rouge\w*|meteor|chrf\w*|ter|wer|cer|f1\w*|auc\w*|auroc|auprc|"
     r"map\d*|ap(?:\d+|s|m|l|r|c|f)?|ar\d*|precision\w*|recall\w*|sensitivity|specificity|iou\w*|miou|dice\w*|"
     r"psnr|ssim|lpips|fid\d*|kid|inception_score|mse|mae|rmse|mape|smape|error\w*|err\d*|r2|kl\w*|nll\w*|elbo|ece|"
-    r"em|exact\w*|mrr\w*|ndcg\w*|hits?(?:_\d+)?|top\d+\w*|scores?\w*|rewards?\w*|win_?rate|eal|accept|accept_\w+|"
+    r"em|exact\w*|mrr\w*|ndcg\w*|hits?(?:_\d+)?|top_?\d+\w*|scores?\w*|rewards?\w*|win_?rate|eal|accept|accept_\w+|"
     r"acceptance\w*|entropy|bertscore\w*|corr\w*|mcc|pearson\w*|spearman\w*|kappa|metrics?\w*|"
     r"objective|margins?|judge\w*|pass_?\d*|tau\w*|cider|spice|returns?|mean_\d+|best_\d+|maj_\d+|likelihood|"
     r"logprobs?\w*|logps\w*|r_\d+|confidence\w*|brier|calibration|cosine\w*|similarity|distance|fitness|map50_95|"

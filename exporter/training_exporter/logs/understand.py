@@ -44,7 +44,11 @@ _PROSE = re.compile(
 _WORD_SETTING = re.compile(
     r"\b(?!device|dtype|grad_fn)[\w.]{1,80}=(?!nan|NaN|inf|None|True|False|tensor|array|np\.)[A-Za-z/'][\w./'-]*"
 )
-_SECTION = re.compile(r"\[(?P<split>train|training|valid|val|validation|eval|dev|test)\]", re.IGNORECASE)
+# `[train] loss=2.1`, `train: loss=2.1`, `Train - loss: 2.1`
+_SECTION = re.compile(
+    r"(?P<open>\[)?\b(?P<split>train|training|valid|val|validation|eval|dev|test)(?(open)\]|\s?(?::|\s-)\s(?=[A-Za-z]))",
+    re.IGNORECASE,
+)
 # keys whose text says what a record is about
 _LABELS = frozenset(
     ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
@@ -212,7 +216,7 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
 
 
 def _by_section(text: str, pairs: list[fields.Pair]) -> list[fields.Pair]:
-    """The pairs with the split in their names where a line has sections: `[train] loss=2.1, [valid] loss=2.4`."""
+    """The pairs with the split in their names where a line has sections: `train: loss=2.1 | val: loss=2.4`."""
     sections = list(_SECTION.finditer(text))
     if len({section["split"].lower() for section in sections}) < 2:
         return pairs
