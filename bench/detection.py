@@ -152,7 +152,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="four scenarios")
     arguments = parser.parse_args()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        results = dict(pool.map(partial(examine, promtools()[-1]), scenarios(quick=arguments.quick)))
+        results = {}
+        for name, judged in pool.map(partial(examine, promtools()[-1]), scenarios(quick=arguments.quick)):
+            print(name, file=sys.stderr, flush=True)  # it takes minutes
+            results[name] = judged
     print(report(results))
     return int(any(judged[OURS].missed or judged[OURS].false for judged in results.values()))
 
