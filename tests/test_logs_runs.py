@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from training_exporter.logs import RunLogs
+from training_exporter.logs.runs import KEPT_STEPS
 from training_exporter.model import LogBatch, LogEvent, TailChunk
 
 
@@ -39,6 +40,15 @@ class TestCounting:
         batch = run.say("one\ntwo\nthr")
         assert (batch.lines, batch.bytes, batch.last_line, batch.readable) == (2, 11, "two", True)
         assert run.say("ee\n").lines == 1
+
+    def test_of_the_steps_of_an_existing_log_only_the_last_are_kept(self, run: Run) -> None:
+        """What lies far back in a log that is entered costs no memory; where it is and what it said stays known."""
+        steps = "".join(f"step {step} | loss 2.0 | lr 1e-4\n" for step in range(20_000))
+        batch = run.say(f"{steps}validation loss 1.5\n{steps}", restored=True)
+        assert len(batch.events) <= 2 * KEPT_STEPS + 1
+        assert batch.events[-1].step == 19_999
+        assert [event.metrics for event in batch.events if event.event == "validation"] == [{"loss": 1.5}]
+        assert [event.line for event in batch.events] == sorted(event.line for event in batch.events)
 
     def test_restored_text_sets_state_and_counts_nothing(self, run: Run) -> None:
         """The end of an existing log gives events, but no lines and no news; the batch says so."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
@@ -20,6 +22,9 @@ INCIDENT_SECONDS = 30.0  # lines of one message within this, from whatever rank,
 LEAD_SILENT_SECONDS = 60.0  # after this another rank's steps are taken
 MAX_INCIDENTS = 256  # message, class and outcome; the rules know some 60 messages
 _TRAINS = frozenset({"train_begin", "epoch_begin", "train_step"})
+_REPEATED = frozenset({"train_step", "progress", "val_progress"})
+KEPT_STEPS = 64  # of a kind, of an existing log: more than any judgement of the last steps asks for
+SLICE_BYTES = 64 * 1024
 MAX_FILES = 512  # of a run; the one that was silent longest is forgotten first
 
 
@@ -174,7 +179,8 @@ class RunLogs:
         if chunk.restart:
             self._take(run, file, parser.restart(), growth)
         lines, size, redraws, dropped = parser.lines, parser.bytes_read, parser.redraws, parser.dropped_bytes
-        events = parser.feed(chunk.data, chunk.time_seconds) if chunk.data else []
+        read = _restored if chunk.restored else LogParser.feed
+        events = read(parser, chunk.data, chunk.time_seconds) if chunk.data else []
         growth.lines += parser.lines - lines
         growth.bytes += parser.bytes_read - size
         growth.redraws += parser.redraws - redraws
@@ -247,6 +253,29 @@ def _bound(run: _Run) -> None:
             return
         held -= side.held_bytes
         side.restart()
+
+
+def _restored(parser: LogParser, data: bytes, time_seconds: float) -> list[LogEvent]:
+    """The events of an existing log, of steps of the same kind in a row only the last ones: they say where it is.
+
+    All of them at once would take many times the memory of the text.
+    """
+    events: list[LogEvent] = []
+    steps: defaultdict[object, deque[LogEvent]] = defaultdict(lambda: deque(maxlen=KEPT_STEPS))
+    for start in range(0, len(data), SLICE_BYTES):
+        for event in parser.feed(data[start : start + SLICE_BYTES], time_seconds):
+            if event.event in _REPEATED and event.outcome is None:
+                kind = (event.event, event.split, event.rank, event.phase, *event.metrics)
+                steps[kind].append(event)
+                continue
+            events += sorted(chain(*steps.values()), key=_line)
+            steps.clear()
+            events.append(event)
+    return [*events, *sorted(chain(*steps.values()), key=_line)]
+
+
+def _line(event: LogEvent) -> int:
+    return event.line
 
 
 def _without_outlived(events: Sequence[LogEvent]) -> list[LogEvent]:
