@@ -32,7 +32,6 @@ BENCHMARKS = (
     "processes.py",
     "checkpoints.py",
     "gpu_hang.py",
-    "half_open.py",
     "start.py",
     "half_open.py",
     "logs.py",

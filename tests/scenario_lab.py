@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -133,34 +135,70 @@ def simulated(trial: Trial, folder: Path) -> Simulated:
     return Simulated(words, recording, [(change.at_seconds, change.state) for change in changes])
 
 
-def examined(trials: Iterable[Trial], folder: Path) -> tuple[Simulated, dict[Trial, Played]]:
-    """One play, and what the rules say of it in each of its trials."""
-    trials = list(trials)
-    scenario = simulated(trials[0].play, folder)
-    answers = {}
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the judge of the shared scenarios says of one of them, with one promtool."""
+
+    content: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One play, what the rules say of it in each of its trials, and its judgement by each promtool."""
+
+    scenario: Simulated
+    answers: Mapping[Trial, Played]
+    judgements: Mapping[str, Judgement]
+
+
+def judged(file: Path, promtool: str, folder: Path) -> Judgement:
+    """Ask the judge of the scenarios beside this checkout; what it asks of `simulate` was left in `folder`."""
+    command = f"{sys.executable} {ROOT / 'tests/replay.py'} {folder}"
+    tool = [sys.executable, str(SHARED_ROOT / "tools/score_scenarios.py"), "--command", command]
+    rules = ["--rules", str(ROOT / "prometheus/rules"), "--promtool", promtool]
+    done = subprocess.run([*tool, *rules, str(file)], capture_output=True, text=True, check=False)
+    return Judgement(done.returncode == 0 and "scenarios 1 " in done.stdout, done.stdout + done.stderr)
+
+
+def examined(play_of: Trial, trials: Iterable[Trial], judges: Iterable[str], folder: Path) -> Examined:
+    """Play once, then ask everything of it."""
+    scenario = simulated(play_of, folder)
     with TemporaryDirectory(dir=folder) as scratch:
-        for trial in trials:
-            answers[trial] = play(trial.promtool, [SCRAPING[trial.scraping](scenario.recording)], Path(scratch))
-    return scenario, answers
+        answers = {
+            trial: play(trial.promtool, [SCRAPING[trial.scraping](scenario.recording)], Path(scratch))
+            for trial in trials
+        }
+    return Examined(scenario, answers, {promtool: judged(play_of.file, promtool, folder) for promtool in judges})
 
 
 class Lab:
-    """Works on all trials from its creation on, one processor each; asking for one waits for it."""
+    """Works on all trials and judgements from its creation on, one processor each; asking for one waits for it.
 
-    def __init__(self, trials: Iterable[Trial], folder: Path) -> None:
-        self.folder = folder
+    `judged` holds pairs of a scenario and a promtool.
+    """
+
+    def __init__(self, trials: Iterable[Trial], judged: Iterable[tuple[Path, str]], folder: Path) -> None:
         self._pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"))
         by_play: dict[Trial, list[Trial]] = {}
         for trial in dict.fromkeys(trials):
             by_play.setdefault(trial.play, []).append(trial)
-        self._plays: dict[Trial, Future[tuple[Simulated, dict[Trial, Played]]]] = {
-            key: self._pool.submit(examined, wanted, folder) for key, wanted in by_play.items()
+        judges: dict[Trial, list[str]] = {}
+        for file, promtool in judged:
+            judges.setdefault(Trial(file, "").play, []).append(promtool)
+        self._plays: dict[Trial, Future[Examined]] = {
+            key: self._pool.submit(examined, key, by_play.get(key, []), judges.get(key, []), folder)
+            for key in dict.fromkeys([*by_play, *judges])
         }
 
     def answer(self, trial: Trial) -> tuple[Simulated, Played]:
         """What the node and the rules said."""
-        scenario, answers = self._plays[trial.play].result()
-        return scenario, answers[trial]
+        found = self._plays[trial.play].result()
+        return found.scenario, found.answers[trial]
+
+    def judgement(self, file: Path, promtool: str) -> Judgement:
+        """What the judge said."""
+        return self._plays[Trial(file, "").play].result().judgements[promtool]
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

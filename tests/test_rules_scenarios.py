@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rule_player import ROOT, promtools
+from rule_player import promtools
 from scenario_lab import OWN, SHARED, SHARED_ROOT, SHIPPED, Lab, Trial, expect_alerts, expect_states
 from training_exporter.runs.verdict import CODES
 
@@ -25,10 +25,10 @@ GRACE_SECONDS = 60 + 15 + 30
 # How long after a scrape was last possible the rules may still speak of what they saw then.
 LOOKBACK_SECONDS = 300
 # Every cause of a stall, every kind of blindness to it, and healthy runs that look like stalls.
-CHOSEN = {
-    "collective-hang", "loader-deadlock", "storage-hang", "stopped", "no-gpu", "no-log", "blind-processes",
-    "healthy", "slow-validation", "long-checkpoint",
-}  # fmt: skip
+CHOSEN = (
+    "collective-hang", "healthy", "loader-deadlock", "slow-validation", "storage-hang", "long-checkpoint",
+    "blind-processes", "stopped", "no-gpu", "no-log",
+)  # fmt: skip
 CONDITIONS: Mapping[str, Mapping[str, object]] = {
     "60s": {"scraping": "60s"},
     "fifth_missing": {"scraping": "fifth_missing"},
@@ -39,6 +39,22 @@ CONDITIONS: Mapping[str, Mapping[str, object]] = {
 }
 
 
+def everything() -> list[Trial]:
+    """Every shipped and shared scenario under every condition."""
+    return [Trial(file, OLDEST, **words) for words in CONDITIONS.values() for file in SHIPPED + SHARED]  # type: ignore[arg-type]
+
+
+def chosen() -> list[Trial]:
+    """Each of a chosen few under two conditions, in turn, so that each condition meets stalls and healthy runs."""
+    files = [file for name in CHOSEN for file in SHIPPED + OWN if file.stem == name]
+    conditions = list(CONDITIONS.values())
+    return [
+        Trial(file, OLDEST, **conditions[(number + turn) % len(conditions)])  # type: ignore[arg-type]
+        for number, file in enumerate(files)
+        for turn in (0, 3)
+    ]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Trials are parameters, so that the lab knows from the start which of them are asked for."""
     if metafunc.function is test_alerts_and_states:
@@ -46,9 +62,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif metafunc.function is test_newest_promtool:
         trials = [Trial(file, NEWEST) for file in SHIPPED]
     elif metafunc.function is test_bad_conditions:
-        everything = metafunc.config.getoption("--robustness")
-        files = SHIPPED + SHARED if everything else [file for file in SHIPPED + OWN if file.stem in CHOSEN]
-        trials = [Trial(file, OLDEST, **words) for words in CONDITIONS.values() for file in files]  # type: ignore[arg-type]
+        trials = everything() if metafunc.config.getoption("--robustness") else chosen()
+    elif metafunc.function is test_score_of_scenarios:
+        pairs = [(file, promtool) for promtool in promtools() for file in SHARED]
+        metafunc.parametrize("judged", pairs, ids=lambda pair: f"{pair[0].stem}-{Path(pair[1]).name}")
+        return
     else:
         return
     metafunc.parametrize("trial", trials, ids=lambda trial: trial.name)
@@ -59,9 +77,8 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Plays what the collected tests ask for, on all processors."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     trials = [given["trial"] for given in parameters if "trial" in given]
-    if any("scored" in given for given in parameters):
-        trials += [Trial(file, OLDEST) for file in SHARED]
-    laboratory = Lab(trials, tmp_path_factory.mktemp("lab"))
+    judged = [given["judged"] for given in parameters if "judged" in given]
+    laboratory = Lab(trials, judged, tmp_path_factory.mktemp("lab"))
     yield laboratory
     laboratory.close()
 
@@ -93,18 +110,10 @@ def test_bad_conditions(lab: Lab, trial: Trial) -> None:
     expect_alerts(scenario.words, played, patience=2)
 
 
-@pytest.mark.skipif(not SHARED, reason="no ../shared/scenarios beside this checkout")
-@pytest.mark.parametrize("scored", promtools(), ids=lambda program: Path(program).name)
-def test_score_of_scenarios(lab: Lab, scored: str) -> None:
-    """The judge of the scenarios beside this checkout is content; what it asks of `simulate` was played already."""
-    for file in SHARED:
-        lab.answer(Trial(file, OLDEST))
-    command = f"{sys.executable} {ROOT / 'tests/replay.py'} {lab.folder}"
-    tool = [sys.executable, str(SHARED_ROOT / "tools/score_scenarios.py"), "--command", command]
-    rules = ["--rules", str(ROOT / "prometheus/rules"), "--promtool", scored]
-    done = subprocess.run([*tool, *rules, str(SHARED[0].parent)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"scenarios {len(SHARED)} " in done.stdout
+def test_score_of_scenarios(lab: Lab, judged: tuple[Path, str]) -> None:
+    """The judge of the scenarios beside this checkout is content with each of them."""
+    judgement = lab.judgement(*judged)
+    assert judgement.content, judgement.said
 
 
 @pytest.mark.skipif(

@@ -41,7 +41,6 @@ class Node:
     def __init__(self, config: Config, host: str, memory: Mapping[str, Any] | None = None) -> None:
         self._discovery = Discovery(config, host)
         self._recollection = Recollection(memory)
-        self._discovery = Discovery(config, host)
         self._gpus: dict[str, GpuTracker] = {}
         self._runs: dict[str, Run] = {}
         self._occupants = Occupants()
@@ -50,9 +49,7 @@ class Node:
         self._table: ProcessTable | None = None
         self._health: dict[SourceName, Health] = {}
         self._failed: dict[SourceName, float] = {}  # when each source last failed
-        self._owner: dict[str, str] = (
-            self._recollection.owners
-        )  # gpu -> the run that its training power was learnt from
+        self._owner = self._recollection.owners  # gpu -> the run that its training power was learnt from
         self._renewed: set[str] = set()  # GPUs not seen yet whose worker set was replaced
         self._started: float | None = None
         self._oom_kills: int | None = None
