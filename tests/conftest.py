@@ -1,7 +1,10 @@
-"""What several test modules share: a picture of a node in which every metric has a series."""
+"""What several test modules share, above all a picture of a node in which every metric has a series."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,15 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the stand-in for the NVIDIA driver library, for LD_LIBRARY_PATH."""
     return build_fake_nvml(tmp_path_factory.mktemp("fake_nvml"))
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A directory that everybody may enter: pytest's own are root's alone."""
+    folder = Path(tempfile.mkdtemp(prefix="exporter-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -59,15 +57,6 @@ class Secrets:
         path.write_text(text)
         path.chmod(0o600)
         return path
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A directory that everybody may enter: pytest's own are root's alone."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 def _prepare(work: Path, hidden: Secrets) -> None:

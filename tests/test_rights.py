@@ -104,15 +104,6 @@ class Confined(Program):
         return [line for line in text.splitlines() if line.startswith(start) and script.removesuffix(".py") in line]
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A directory that everybody may enter: pytest's own are root's alone."""
-    folder = Path(tempfile.mkdtemp(prefix="exporter-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
 def script_of(made: Job) -> str:
     """The name of the job's script, which no other job has."""
     (script,) = made.directory.glob("train_*.py")

@@ -65,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         trials = everything() if metafunc.config.getoption("--robustness") else chosen()
     elif metafunc.function is test_score_of_scenarios:
         pairs = [(file, promtool) for promtool in promtools() for file in SHARED]
-        metafunc.parametrize("judged", pairs, ids=lambda pair: f"{pair[0].stem}-{Path(pair[1]).name}")
+        metafunc.parametrize("judged_scenario", pairs, ids=lambda pair: f"{pair[0].stem}-{Path(pair[1]).name}")
         return
     else:
         return
@@ -77,7 +77,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Plays what the collected tests ask for, on all processors."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     trials = [given["trial"] for given in parameters if "trial" in given]
-    judged = [given["judged"] for given in parameters if "judged" in given]
+    judged = [given["judged_scenario"] for given in parameters if "judged_scenario" in given]
     laboratory = Lab(trials, judged, tmp_path_factory.mktemp("lab"))
     yield laboratory
     laboratory.close()
@@ -110,9 +110,9 @@ def test_bad_conditions(lab: Lab, trial: Trial) -> None:
     expect_alerts(scenario.words, played, patience=2)
 
 
-def test_score_of_scenarios(lab: Lab, judged: tuple[Path, str]) -> None:
+def test_score_of_scenarios(lab: Lab, judged_scenario: tuple[Path, str]) -> None:
     """The judge of the scenarios beside this checkout is content with each of them."""
-    judgement = lab.judgement(*judged)
+    judgement = lab.judgement(*judged_scenario)
     assert judgement.content, judgement.said
 
 

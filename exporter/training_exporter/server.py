@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,6 +68,7 @@ class Server:
         self._options = options
         self._view = view
         self._sockets: list[socket.socket] = []
+        self._addresses: list[tuple[str, int]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
@@ -91,25 +92,32 @@ class Server:
 
     def bind(self) -> None:
         """Take the addresses; ServerError says which one could not be had and why."""
+        self._sockets = self._bound()
+        # now, because a socket that is handed on to the event loop has no name for a moment
+        self._addresses = [(name[0], name[1]) for name in (bound.getsockname() for bound in self._sockets)]
+
+    def _bound(self) -> list[socket.socket]:
         if self._options.systemd_socket:
             try:
-                self._sockets = passed_sockets()
+                return passed_sockets()
             except ActivationError as error:
                 raise ServerError(f"--web.systemd-socket: {error}") from error
-            return
+        sockets: list[socket.socket] = []
         for address in self._options.listen_addresses:
             host, port = parse_address(address)
             try:
-                self._sockets += bind_sockets(port, host)
+                sockets += bind_sockets(port, host)
             except (OSError, UnicodeError) as error:
-                self.close()
+                for bound in sockets:
+                    bound.close()
                 taken = "; is another exporter running? --web.listen-address takes another" if _taken(error) else ""
                 raise ServerError(f"cannot listen on {address}: {_reason(error)}{taken}") from error
+        return sockets
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> Sequence[tuple[str, int]]:
         """Host and port of each bound socket."""
-        return [(found[0], found[1]) for found in (bound.getsockname() for bound in self._sockets)]
+        return self._addresses
 
     def recall(self, view: NodeView) -> None:
         """Put a picture of the past into the history of the page, before `run`."""

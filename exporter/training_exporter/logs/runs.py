@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 from training_exporter.logs.novelty import Novelty
 from training_exporter.logs.parser import LogParser
@@ -25,18 +26,26 @@ _TRAINS = frozenset({"train_begin", "epoch_begin", "train_step"})
 _REPEATED = frozenset({"train_step", "progress", "val_progress"})
 KEPT_STEPS = 64  # of a kind, of an existing log: more than any judgement of the last steps asks for
 SLICE_BYTES = 64 * 1024
-MAX_FILES = 512  # of a run; the one that was silent longest is forgotten first
+MAX_FILES = 512  # of a kind and a run; the one that was silent longest is forgotten first
 
 
 @dataclass(slots=True)
-class _File:
+class _Log:
     parser: LogParser
-    side: SideFile | None = None  # a structured file instead of a log
     rank: int | None = None
     readable: bool = True
     unread_bytes: int = 0
     error: str | None = None
     failed: bool = False  # what could not be read of it was told
+
+
+@dataclass(slots=True)
+class _Side:
+    parser: SideFile
+    failed: bool = False  # likewise
+
+
+F = TypeVar("F", _Log, _Side)
 
 
 @dataclass(slots=True)
@@ -60,7 +69,8 @@ class _Run:
     patterns: Sequence[str]
     novelty: Novelty = field(default_factory=Novelty)
     shapes: Shapes = field(default_factory=Shapes)
-    files: dict[str, _File] = field(default_factory=dict)
+    logs: dict[str, _Log] = field(default_factory=dict)
+    sides: dict[str, _Side] = field(default_factory=dict)  # structured files beside them
     lead: int | None = None
     lead_seconds: float = 0.0
     lead_step: int | None = None
@@ -101,8 +111,8 @@ class RunLogs:
             wanted = self._patterns.get(name, ())
             if tuple(wanted) != tuple(run.patterns):
                 run.patterns = wanted
-                for file in run.files.values():
-                    file.parser.use(wanted)
+                for log in run.logs.values():
+                    log.parser.use(wanted)
 
     def forget(self, run: str) -> None:
         """Drop everything about a run."""
@@ -113,13 +123,12 @@ class RunLogs:
     ) -> LogBatch:
         growth = _Growth()
         for chunk in chunks:
-            file = self._file(run, chunk)
-            self._survive(name, chunk.file, file, partial(self._chunk, run, file, chunk, growth))
+            self._chunk(name, run, chunk, growth)
         if not restored:
-            for path, file in run.files.items():
-                self._survive(name, path, file, partial(self._idle, run, file, now_seconds, growth))
+            for path, log in run.logs.items():
+                self._survive(name, path, log, partial(self._idle, run, log, now_seconds, growth))
         novel = growth.novel and not restored
-        logs = {path: file for path, file in run.files.items() if file.side is None}
+        logs = run.logs
         return LogBatch(
             run=name,
             time_seconds=now_seconds,
@@ -130,54 +139,50 @@ class RunLogs:
             novel=novel,
             restored=restored,
             last_line=run.last_line,
-            unread_bytes=sum(file.unread_bytes for file in logs.values()),
+            unread_bytes=sum(log.unread_bytes for log in logs.values()),
             dropped_bytes=growth.dropped_bytes,
             opens=growth.opens,
             rotations=growth.rotations,
             truncations=growth.truncations,
-            files=tuple(path for path, file in logs.items() if file.readable),
-            readable=any(file.readable for file in logs.values()),
-            error=next((file.error for file in logs.values() if file.error), None),
+            files=tuple(path for path, log in logs.items() if log.readable),
+            readable=any(log.readable for log in logs.values()),
+            error=next((log.error for log in logs.values() if log.error), None),
             outlived=growth.outlived,
         )
 
-    def _survive(self, name: str, path: str, file: _File, read: Callable[[], None]) -> None:
+    def _chunk(self, name: str, run: _Run, chunk: TailChunk, growth: _Growth) -> None:
+        if chunk.file not in run.logs and (side := parser_for(chunk.file)) is not None:
+            known = _latest(run.sides, chunk.file, lambda: _Side(side))
+            self._survive(name, chunk.file, known, partial(self._side, run, known.parser, chunk, growth))
+            return
+        log = _latest(run.logs, chunk.file, lambda: _Log(LogParser(run.patterns, run.novelty, run.shapes), chunk.rank))
+        self._survive(name, chunk.file, log, partial(self._log, run, log, chunk, growth))
+
+    def _survive(self, name: str, path: str, file: _Log | _Side, read: Callable[[], None]) -> None:
         """Read on whatever one file holds: what cannot be understood is counted, and told once a file."""
         failure: Exception | None = None
         try:
             read()
         except Exception as error:  # noqa: BLE001 (one file must not stop the logs of all runs)
             failure = error
-        failure = failure or file.parser.failure
+        if failure is None and isinstance(file, _Log):
+            failure = file.parser.failure
         if failure is not None and not file.failed:
             file.failed = True
             logger.error("run %s: a line of %s could not be understood, reading on", name, path, exc_info=failure)
 
-    def _idle(self, run: _Run, file: _File, now_seconds: float, growth: _Growth) -> None:
-        self._take(run, file, file.parser.idle(now_seconds), growth)
+    def _idle(self, run: _Run, log: _Log, now_seconds: float, growth: _Growth) -> None:
+        self._take(run, log, log.parser.idle(now_seconds), growth)
 
-    def _file(self, run: _Run, chunk: TailChunk) -> _File:
-        file = run.files.pop(chunk.file, None)
-        if file is None:
-            if len(run.files) >= MAX_FILES:
-                run.files.pop(next(iter(run.files)))
-            parser = LogParser(run.patterns, run.novelty, run.shapes)
-            file = _File(parser, parser_for(chunk.file), chunk.rank)
-        run.files[chunk.file] = file  # last in the order of use
-        return file
-
-    def _chunk(self, run: _Run, file: _File, chunk: TailChunk, growth: _Growth) -> None:
-        file.readable, file.error, file.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
-        if file.side is not None:
-            self._side(run, file.side, chunk, growth)
-            return
+    def _log(self, run: _Run, log: _Log, chunk: TailChunk, growth: _Growth) -> None:
+        log.readable, log.error, log.unread_bytes = chunk.readable, chunk.error, chunk.unread_bytes
         growth.opens += chunk.opens
         growth.rotations += chunk.rotations
         growth.truncations += chunk.truncations
         growth.dropped_bytes += chunk.dropped_bytes
-        parser = file.parser
+        parser = log.parser
         if chunk.restart:
-            self._take(run, file, parser.restart(), growth)
+            self._take(run, log, parser.restart(), growth)
         lines, size, redraws, dropped = parser.lines, parser.bytes_read, parser.redraws, parser.dropped_bytes
         read = _restored if chunk.restored else LogParser.feed
         events = read(parser, chunk.data, chunk.time_seconds) if chunk.data else []
@@ -192,7 +197,7 @@ class RunLogs:
             current = _without_outlived(events)
             growth.outlived |= len(current) < len(events)
             events = current
-        self._take(run, file, events, growth)
+        self._take(run, log, events, growth)
 
     def _side(self, run: _Run, side: SideFile, chunk: TailChunk, growth: _Growth) -> None:
         """Values of a structured file replace those of the log; a result that the log printed is no second one."""
@@ -211,7 +216,7 @@ class RunLogs:
             else:
                 growth.events.append(replace(event, event="progress", phase=run.phase, step=None, epoch=None))
 
-    def _take(self, run: _Run, file: _File, events: Sequence[LogEvent], growth: _Growth) -> None:
+    def _take(self, run: _Run, log: _Log, events: Sequence[LogEvent], growth: _Growth) -> None:
         for event in events:
             run.phase = event.phase
             if event.event == "validation":
@@ -221,7 +226,7 @@ class RunLogs:
             elif event.event == "warning":
                 if self._first_of_incident(run, event):
                     growth.events.append(event)
-            elif event.event != "train_step" or self._leads(run, file, event):
+            elif event.event != "train_step" or self._leads(run, log, event):
                 growth.events.append(event)
 
     def _first_of_incident(self, run: _Run, event: LogEvent) -> bool:
@@ -233,8 +238,8 @@ class RunLogs:
         # a value that is not finite is counted record by record, elsewhere
         return before is None or event.time_seconds - before > INCIDENT_SECONDS
 
-    def _leads(self, run: _Run, file: _File, event: LogEvent) -> bool:
-        rank = event.rank if event.rank is not None else (file.rank or 0)
+    def _leads(self, run: _Run, log: _Log, event: LogEvent) -> bool:
+        rank = event.rank if event.rank is not None else (log.rank or 0)
         silent = event.time_seconds - run.lead_seconds > LEAD_SILENT_SECONDS
         ahead = event.step is not None and (run.lead_step is None or event.step > run.lead_step)
         if run.lead is None or rank == run.lead or (silent and ahead):
@@ -244,9 +249,20 @@ class RunLogs:
         return False
 
 
+def _latest(files: dict[str, F], path: str, make: Callable[[], F]) -> F:
+    """The file of that path, made if it is new, and put last in the order of use."""
+    file = files.pop(path, None)
+    if file is None:
+        if len(files) >= MAX_FILES:
+            files.pop(next(iter(files)))
+        file = make()
+    files[path] = file
+    return file
+
+
 def _bound(run: _Run) -> None:
     """Keep no more of all the run's unfinished documents than of one: those that were silent longest are given up."""
-    sides = [file.side for file in run.files.values() if file.side is not None]
+    sides = [side.parser for side in run.sides.values()]
     held = sum(side.held_bytes for side in sides)
     for side in sides:
         if held <= MAX_BYTES:
