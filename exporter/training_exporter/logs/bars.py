@@ -52,17 +52,24 @@ _SETUP = re.compile(
 _VALIDATION = re.compile(r"\b(?:val(?:id(?:at\w*)?)?|eval\w*|test\w*|predict\w*|inference|dev)\b", re.IGNORECASE)
 _TRAIN = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*|fit\w*|updates?|optimi[sz]\w*)\b|loss", re.IGNORECASE)
 _SAVE = re.compile(r"\b(?:sav(?:e|ing)|writ(?:e|ing)|upload\w*|push\w*)\b.*|\bcheckpoint\w*\s*$", re.IGNORECASE)
+# What a loop of reinforcement learning does between its steps.
+_AROUND_TRAINING = re.compile(
+    r"\b(?:updat\w*|sync\w*|broadcast\w*|transfer\w*) weights\b|\brollouts?\b|^\s*generating\b", re.IGNORECASE
+)
 # First match wins; the second pattern must not match.
 _ROLES: tuple[tuple[BarRole, re.Pattern[str], re.Pattern[str] | None], ...] = (
     ("setup", re.compile(r"sanity", re.IGNORECASE), None),
     (
         "validation",
         _VALIDATION,
-        re.compile(r"^\s*(?:train|map|filter|generating|tokeni)|:\s(?:scanning|caching)\b", re.IGNORECASE),
+        re.compile(
+            r"^\s*(?:train|map|filter|generating (?:\w+ )?(?:split|examples)|tokeni)|:\s(?:scanning|caching)\b",
+            re.IGNORECASE,
+        ),
     ),
     ("save", _SAVE, _TRAIN),
     ("setup", _SETUP, None),
-    ("train", _TRAIN, None),
+    ("train", _TRAIN, _AROUND_TRAINING),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
-from training_exporter.logs import coco, literals, tables, tracebacks
+from training_exporter.logs import coco, grids, literals, tables, tracebacks
 from training_exporter.logs.block import MAX_LINES, Block
 from training_exporter.logs.lexer import unmask
 from training_exporter.logs.names import normalise
@@ -82,6 +82,8 @@ class Assembler:
             yield from self._metric_table(block)
         elif block.kind == "framed":
             yield self._span(block, *self._understand(tables.framed(block.texts)))
+        elif block.kind in ("grid", "splits"):
+            yield self._span(block, *self._understand(grids.joined(block.kind, block.texts)))
         elif block.kind == "coco" and block.values:
             draft = Draft("record", split="val", validation=tuple(block.values.items()))
             yield self._span(block, replace(block.first.plan, drafts=(draft,)), block.first.tokens)
@@ -124,7 +126,7 @@ class Assembler:
         return block
 
     def _continue(self, block: Block, record: Record) -> Taking:
-        if block.kind in ("rich", "config"):
+        if block.kind in ("rich", "config", "summary"):
             return self._rest(block, record)
         if block.kind == "framed":
             text = unmask(record.plan.message, record.tokens)
@@ -139,6 +141,8 @@ class Assembler:
             "dict": self._literal_row,
             "columns": self._column_row,
             "coco": self._behind_summary,
+            "grid": self._grid_row,
+            "splits": self._grid_row,
         }
         return (yield from rows[block.kind](block, record))
 
@@ -147,6 +151,8 @@ class Assembler:
         if block.kind == "rich":
             return block.wrap(record.text, record.end_line, record.time_seconds)
         if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
+            return False
+        if block.kind == "summary" and not record.text[:1].isspace():
             return False
         if record.text.strip() in (")", "),"):
             self._block = None
@@ -203,6 +209,15 @@ class Assembler:
         bars = tuple(draft for draft in record.plan.drafts if draft.kind == "bar" and draft.role == "validation")
         yield replace(record, plan=replace(record.plan, drafts=(*bars, *((draft,) if draft else ()))))
         return True
+
+    def _grid_row(self, block: Block, record: Record) -> Taking:
+        if record.plan.rule and record.text:
+            block.last_line = record.end_line
+            if grids.closes(record.plan.message):
+                yield from self.flush()
+            return True
+        text = unmask(record.plan.message, record.tokens)
+        return grids.belongs(block.kind, text) and block.add(text, record.end_line, record.time_seconds)
 
     def _metric_row(self, block: Block, record: Record) -> bool:
         if record.plan.rule and block.rows < MAX_LINES and not (block.pairs and "└" in record.text):

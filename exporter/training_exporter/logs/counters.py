@@ -68,11 +68,11 @@ _TOTAL_STEPS = re.compile(
 )
 
 _MAX_STEPS = 16  # counters of one line; a line with more is no report
-# How well a name counts the run as a whole: micro batches and batches of an epoch are the last choice.
+# How well a name counts the run as a whole: batches of an epoch are the last choice, and micro batches none.
 _RANKS = {
-    "global_step": 5,
-    "global_steps": 5,
-    "trainer_global_step": 5,
+    "global_step": 6,
+    "global_steps": 6,
+    "trainer_global_step": 6,
     "num_updates": 5,
     "up.": 5,
     "current_steps": 5,
@@ -83,8 +83,8 @@ _RANKS = {
     "update": 4,
     "step": 4,
     "steps": 4,
-    "training_step": 4,
-    "train_step": 4,
+    "training_step": 5,
+    "train_step": 5,
     "timesteps": 4,
     "timestep": 4,
     "total_timesteps": 4,
@@ -99,12 +99,13 @@ _RANKS = {
     "results": 2,
     "batch": 1,
     "batches": 1,
-    "micro_step": 0,
-    "micro_batch": 0,
     "minibatch": 0,
+    "micro_step": -1,  # not taken: parts of a step
+    "micro_batch": -1,
 }
 _TOTALS = {"total_steps", "max_steps", "num_steps", "total_iterations", "max_iters"}
-_EPOCH_NAMES = {"epoch", "epochs", "current_epoch", "trainer_epoch", "ep"}
+_EPOCH_NAMES = {"epoch", "epochs", "current_epoch", "trainer_epoch", "epch", "ep"}
+_OFTEN_EPISODES = "ep"  # an epoch only where nothing else is
 _EPOCH_TOTALS = {"total_epochs", "num_epochs", "max_epochs", "num_train_epochs"}
 
 
@@ -117,26 +118,29 @@ class Counters:
     step: Ref | None = None
     step_total: Ref | None = None
     rank: int = -1  # how good the step is, see _RANKS
+    unit: int = 1  # what the step is printed in: `step:20K`
+    doubtful: bool = False  # the epoch may be an episode
     split: Split | None = None  # where the counter names one: Epoch(val)
     whole: bool = False  # `[i/n]`: result only when i reaches n
     bracketed: bool = False
 
-    def offer(self, name: str, step: Ref, total: Ref | None = None) -> None:
+    def offer(self, name: str, step: Ref, total: Ref | None = None, unit: int = 1) -> None:
         """Take a step counter if it is better than the one there."""
         rank = _RANKS.get(name.lower().replace(" ", "_").replace("-", "_").replace("/", "_").replace("__", "_"), 2)
         if rank > self.rank:
-            self.step, self.step_total, self.rank = step, total, rank
+            self.step, self.step_total, self.rank, self.unit = step, total, rank, unit
 
-    def take(self, name: str, value: Ref) -> bool:
+    def take(self, name: str, value: Ref, unit: int = 1) -> bool:
         """Whether a normalised pair name is a counter; then it is taken."""
         if name in _EPOCH_NAMES:
-            self.epoch = value if self.epoch is None else self.epoch
+            if self.epoch is None or self.doubtful:
+                self.epoch, self.doubtful = value, name == _OFTEN_EPISODES
         elif name in _EPOCH_TOTALS:
             self.epoch_total = value
         elif name in _TOTALS:
             self.step_total = value
         elif name in _RANKS and name != "results":
-            self.offer(name, value)
+            self.offer(name, value, unit=unit)
         else:
             return False
         return True
@@ -212,13 +216,19 @@ def _steps(text: str, found: Counters) -> str:
         step = _STEP.search(text)
         if step is None:
             break
-        found.offer(step["name"], index_of(step["step"]), _ref(step["total"]))
+        found.offer(_named(step), index_of(step["step"]), _ref(step["total"]))
         text = text[: step.start()] + step["lead"] + " " + _tail(text[step.end() :])
     if found.step is None:
         for match in _once(_FRACTION, text):
             found.offer("batch", index_of(match["step"]), index_of(match["total"]))
             text = _cut(text, match)
     return text
+
+
+def _named(step: re.Match[str]) -> str:
+    """The name of a counter: of `Step 1/117 Train step 1/585` the second counts the run."""
+    lead = step["lead"].strip().lower()
+    return f"train {step['name']}" if lead in ("train", "training") else step["name"]
 
 
 def total_steps(text: str) -> Ref | None:

@@ -21,7 +21,7 @@ _RANK_PREFIXES = [
     re.compile(
         rf"[A-Za-z][\w-]{{0,63}}[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"
     ),  # pdsh, deepspeed: host name
-    re.compile(rf"\[[A-Za-z][\w.-]*\]\s(?={T})"),  # host name in brackets before the time
+    re.compile(rf"\[(?!(?:train|val|eval|test|dev)\w*\])[A-Za-z][\w.-]*\]\s(?={T})"),  # host name before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
 # `I0630 10:22:31.118 140233 f.py:88]`, and dinov2's with a whole date and a logger's name
@@ -31,18 +31,23 @@ _STDLIB_TIME = re.compile(rf"({_LEVEL}):(?={T}:)")
 _LEVEL_WORD = re.compile(rf"({_LEVEL})(?:(?:\s*[-|:>]+)\s|\s+|(?=\[)|$)")
 _TIME = re.compile(rf"{T}(?:(?:\s*[-|,:>]+)\s|\s+|:?(?=\[)|\]:?\s?)")
 _LOGGER = re.compile(rf"([A-Za-z_][\w.]*)((?::[\w<>.]+)?(?::{N})?)\s+(?:-+|\||>>)(?:\s|$)")
-_LOGGER_LEVEL = re.compile(rf"([A-Za-z_][\w.]*) (?={_LEVEL}:\s)")  # Paddle, ignite: `[time] ppdet.engine INFO: `
+_LOGGER_LEVEL = re.compile(rf"([A-Za-z_][\w.-]*) (?={_LEVEL}:\s)")  # Paddle, ignite: `[time] ppdet.engine INFO: `
 _FILE_WORD = re.compile(rf"\[?{_FILE}(?::[\w<>]+)?\]?(?:(?:\s*[-|:>]+)\s|\s+)")
 _TABBED = re.compile(rf"([\w.-]+)(?::{N})?\t")
 _MODULE = re.compile(rf"\(([A-Za-z_][\w.]*)[: ]{N}\)(?::\s|\s+)(?={_LEVEL}\b)")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
-    rf"^(?:{T}|{_LEVEL}|{_FILE}(?::[\w<>]+)?|{_LEVEL}\|{_FILE}|(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
+    rf"^(?:{T}|{_LEVEL}(?:\|[^|]{{1,80}})*|{_FILE}(?::[\w<>]+)?|[\w./-]+\.py \({N}\)|"
+    rf"(?:[A-Za-z]\w* )?(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
     rf"{T} [\w.]+|NeMo [IWED] {T} [\w.]+:{N}|{T},? {_LEVEL}|titan|{N})$"
 )
 _BRACKET_LOGGER = re.compile(rf"^[A-Za-z_][\w.]*(?::{N})?$")
 _PAIRS = re.compile(r"[A-Za-z][\w./-]{0,80}=")
-_BRACKET_RANK = re.compile(rf"^(?:Rank|RANK|rank)[ :=]?({N})$")
+_BRACKET_RANK = re.compile(rf"^(?:[A-Za-z]\w* )?(?:Rank|RANK|rank)[ :=]?({N})$")
+# `[XTuner][RANK 0][time][INFO] `, `[eval] time`: a name that other parts of a head follow
+_BEFORE_HEAD = re.compile(rf"\[(?:(?:Rank|RANK|rank)[ :=]?{N}|{T})\]|{T}")
+# `[actor_train-0 0 / 4][PID 4121] `: a worker of a cluster, and how many there are
+_WORKER = re.compile(rf"\[[\w.-]{{1,80}} {N} / {N}\](?=\[PID {N}\])")
 _RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
 _RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
 _MAX_PLACE = 200  # characters of the column with file and line at the end
@@ -141,10 +146,12 @@ def _bracket(head: Head) -> bool:
         return False
     inside = match[1]
     if not _BRACKET_PARTS.match(inside):
-        # a bare word in brackets is a logger only between other parts of a head: `[time][train][INFO] - `
-        if not (head.headed and not head.logger and _BRACKET_LOGGER.match(inside)):
+        # a bare word in brackets is a logger only among other parts of a head: `[time][train][INFO] - `
+        among = head.headed or _BEFORE_HEAD.match(head.message, match.end())
+        if among and not head.logger and _BRACKET_LOGGER.match(inside):
+            head.logger = inside
+        elif not _WORKER.match(head.message):
             return False
-        head.logger = inside
     elif rank := _BRACKET_RANK.match(inside):
         head.rank = index_of(rank[1])
     elif level := re.match(_LEVEL, inside):

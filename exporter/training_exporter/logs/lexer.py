@@ -21,6 +21,7 @@ _FIRST = "[-+.0-9]"
 _TIME = (
     r"\d{3}[-/]\d\d[-/]\d\d(?:[T _,]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\d[-/]\d\d(?:[-/]\d{2,4})?[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|\d{7}-\d\d:\d\d:\d\d(?:[.,]\d+)?"
     r"|\d*(?: days?, \d+)?:\d\d(?::\d\d)?(?:\.\d+)?"
 )
 # thousands separators only behind one to three digits: `[1000,200]` are two numbers

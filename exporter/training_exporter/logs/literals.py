@@ -13,6 +13,7 @@ MAX_DEPTH = 12
 MAX_ENTRIES = 2000
 _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _BARE = re.compile(rf"{N}|{T}|[-+]?[\w.]+%?")
+_FRACTION = re.compile(rf"({N})/({N})")  # `'global_step/max_steps': '5/148'`
 _STRUCTURE = re.compile(r"[{}\[\]'\"]")
 _BLANK = re.compile(r"\s*")
 
@@ -143,6 +144,9 @@ class _Reader:
         ref = ref_of(word.strip())
         if ref is not None:
             self.found.numbers.append((path, ref))
+        elif quoted and (fraction := _FRACTION.fullmatch(word)) and "/" in path:
+            above, _, last = path.rpartition("/")
+            self.found.numbers += [(above, ref_of(fraction[1]) or 0), (last, ref_of(fraction[2]) or 0)]
         elif quoted and re.fullmatch(rf"{N}%", word):
             self.found.numbers.append((path, ref_of(word[0]) or 0))
         elif quoted and len(word) <= 80:

@@ -27,8 +27,9 @@ _OVER = (
     rf"and|run|job|loop|process|took|for {N} (?:epochs|steps|iterations|updates))\b))"
 )
 _TRAIN_END = _re(
-    rf"^\W*(?:training (?:is )?(?:completed?|finished|done|ended|has (?:completed|finished|ended))\b"
+    rf"^\W*(?:training (?:is )?(?:complete[ds]?|finished|done|ended|has (?:completed|finished|ended))\b"
     rf"(?!.*\bepoch\b){_OVER}|"
+    rf"(?:\w+ )?(?:trainer|orchestrator) (?:has )?(?:finished|completed?)\b{_OVER}|pipeline complete[.!]*$|"
     rf"(?:finished|completed|done with|done) training\b{_OVER}|train(?:ing)? (?:complete|done|finished)[.!]*$|"
     r"\[after training is done\]|`?trainer\.fit`? stopped|destroyed distributed process group|process group destroyed|"
     rf"{N} epochs completed in|overall training speed\W*{N} \w+ in\b|"
@@ -42,8 +43,8 @@ _TRAIN_END = _re(
     r"max(?:imum)?[_ ](?:steps|epochs|iterations) reached|reached max[_ ]\w+)"
 )
 _TRAIN_BEGIN = _re(
-    r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:training|finetuning|"
-    r"fine-tuning)\b(?! run| epoch| process)|"
+    r"^\W*(?:running training\b|(?:start(?:ing|ed)?|begin(?:ning)?|launching) (?:the )?(?:offline |online )?"
+    r"(?:training|finetuning|fine-tuning)\b(?! run| epoch| process| step| iteration| batch)|"
     r"training starts? at|training start\b\W*$|training (?:started|begins)\b|"
     r"\[before the start of training step\]|start iterating|let's train)"
 )
@@ -55,7 +56,8 @@ _EPOCH_BEGIN = _re(
 )
 _EPOCH_END = _re(
     rf"^\W*(?:end of epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? (?:completed|finished|done)|"
-    rf"(?:finished|completed) (?:training )?epoch\W*{N}|epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|"
+    rf"(?:finished|completed) (?:training )?epoch\W*{N}|training finished iteration {N} at\b|"
+    rf"epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|"
     rf"done|ended|took)\b)"
 )
 _VAL_BEGIN = _re(
@@ -65,9 +67,10 @@ _VAL_BEGIN = _re(
     rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|"
     rf"(?:validat|evaluat)ing(?:\s*(?:[.…:({{]|$)|\s+(?:the )?(?:on|model|epoch|at|iter|"
     rf"policy|agent|network|validation|test|"
-    rf"dev|checkpoint|{N}|\S+[/.])|.*\.\.\.\s*$)|"
+    rf"dev|checkpoint|{N}|\S+[/.]|\S+ \()|.*\.\.\.\s*$)|"
+    rf"eval(?:uate)? (?:the )?(?:policy|agent|model) (?:at|after)\b|"
     rf"evaluat(?:e|ing) (?:in main process|\S+ for {N} steps)|computing validation|"
-    r"evaluation\W*$|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results|"
+    r"evaluation\W*$|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results?|"
     r"metrics)\b|"
     r"begin validation on|start(?:ing)? inference)"
 )
@@ -99,17 +102,18 @@ _SAVE_NOT = _re(
     r"activation checkpoint\w*|checkpoint(?:ing)? (?:dir|directory|folder|path|interval|every|enabled|disabled)|"
     r"saving (?:the )?(?:config\w*|arg\w*|hyper-?parameters|logs?|results?|metrics|figures?|images?|samples?|"
     r"predictions?)|"
-    r"save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|checkpoint_best ->"
+    r"experiment state|save_\w+ *[=:]|updated checkpoint_best|memory[- ]saving|keeping)\b|checkpoint_best ->"
 )
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
 _KEPT = r"(?:check-?points?|ckpts?|model|weights|adapter|snapshot)"
 _SAVED = _re(
-    rf"^\W*(?:(?:successfully |finished |done )?(?:saved|wrote|stored) .*?{_OBJECT}|"
+    rf"^\W*(?:(?:successfully |finished |done |training |trainer )?(?:saved|wrote|stored) .*?{_OBJECT}|"
     rf"(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
     rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded)\b|"
     rf".{{0,40}}\b{_KEPT} (?:save )?(?:completed?|finished|done)\b|"
     rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
     rf"\S{{1,200}}\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saved\b|"
+    r"(?:\w+ )?(?:train(?:ing|er)?|accelerator) state (?:was )?saved\b|\[?\w*\]?\s?check-?point \S+ is ready now|"
     rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
@@ -118,12 +122,14 @@ _SAVING = _re(
     rf"^\W*save (?:the |best |latest |last |final )*{_OBJECT} ?(?:is |in |to\b|:)|"
     rf"\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saving\b|"
     rf"\b(?:preparing to save|taking) (?:the |a )?{_OBJECT}|\b{_KEPT} .*?\babout to be saved|"
-    rf"^\W*checkpointing\b|(?:started|scheduled) (?:an )?async\w* checkpoint save"
+    rf"^\W*checkpointing\b|^\W*checkpoint \w+ (?:at|after) (?:step|iteration|epoch)\b|"
+    rf"(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(
     r"\b(?:configuration saved in|config(?:uration)? file saved|model weights saved in|tokenizer config file saved|"
     r"special tokens file saved|"
-    r"(?:optimi[sz]er|scheduler|sampler|scaler|random|gradscaler) states? saved|zero checkpoint saved|"
+    r"(?:optimi[sz]er|scheduler|sampler|scaler|random|gradscaler) states? saved|state dict saved|"
+    r"zero checkpoint saved|"
     r"saved (?:model )?configuration|"
     r"checkpoint of size .* saved|storing distributed optimizer|finished staging|chat template saved|"
     r"model checkpoint of size)"

@@ -44,20 +44,26 @@ _AUX = re.compile(
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
       |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stalled|sents?|sen|stderr
       |node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
+      |tgs|pow|power|(?:update|updt|dataloading|step|eval|ep|save|load|forward|backward|rollout)_s
     )(?:_|$)""",
     re.VERBOSE,
 )
 # A rate or a duration, whatever it is the rate of: `loss_train_items_per_sec`.
 _RATE = re.compile(r"(?:_per_s(?:ec(?:ond)?)?|_time|_ms)$")
 _AUX_PREFIX = re.compile(
-    r"^(?:clip$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timing|timers?|throughput|system|memory|"
+    r"^(?:clip$|s$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timeperf|timing|timers?|throughput|system|memory|"
     r"time|optim|gpu)(?:_|/|$))"
 )
 # What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
 _SETTING = re.compile(
     r"(?:^|_)(?:interval|steps?|updates|iters?|iterations?|batch_?size|size|freq|frequency|every|ratio|split|samples|dataset|"
-    r"datasets|strategy|num|n|max|min|epochs?|path|dir|directory|file|files|delay|accumulation|length|len|limit|"
+    r"datasets|strategy|num|n|max|min|epochs?|episodes|path|dir|directory|file|files|delay|accumulation|length|len|limit|"
     r"batches|workers|fraction|on_start|only|enabled|tokens|shards?|first|interval\w*|prompts?|subset|seed|k)$"
+)
+# How long what a model read or wrote is. Not `accept_len` and `gen_len`, which are reported as results.
+_LENGTH = re.compile(
+    r"(?:^|_)(?:seq_?lens?|(?:prompt|response|completion|sequence|input|output)s?_(?:lens?|lengths?))"
+    r"(?:_(?:mean|avg|median|std|min|max|p\d+))?$"
 )
 _QUALITY = re.compile(
     r"^cost$|\w*(?:loss|accuracy|crossentropy|perplexity|acc|ppl)(?:_|\d|$)|(?:^|_)(?:loss\w*|acc\d*|accuracies|"
@@ -123,6 +129,12 @@ def is_aux(name: str) -> bool:
 def is_setting(name: str) -> bool:
     """Whether a normalised name is a setting of the evaluation, not its result."""
     return bool(_OF_LOSS.search(name) or (_SETTING.search(name) and not _QUALITY.search(name)))
+
+
+@lru_cache(maxsize=4096)
+def is_length(name: str) -> bool:
+    """Whether a normalised name is the length of a text or a batch: a size, which is no result."""
+    return bool(_LENGTH.search(name))
 
 
 @lru_cache(maxsize=4096)

@@ -41,7 +41,7 @@ class Draft:
     partial: bool = False  # values over a part of the set: no result
     lone: bool = False  # a counter and nothing else: a report only where steps are printed anyway
     sure: bool = False  # a record that is a report even without counter or split; a bar of Keras
-    units: tuple[int, int] = (1, 1)  # what step and total are printed in, of a bar: 1.20k/5.00k
+    units: tuple[int, int] = (1, 1)  # what step and total are printed in: 1.20k/5.00k, `step:20K`
     warning: str | None = None
     severity: MessageClass | None = None
     outcome: Literal["finished", "failed", "cancelled"] | None = None
@@ -105,6 +105,7 @@ def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
     positions = tuple(ref for _, ref in pairs if isinstance(ref, int))
     counts = (draft.step, draft.step_total, draft.epoch, draft.epoch_total)
     special = draft.validation or draft.test or draft.sure or draft.lone or draft.event or draft.suffix is not None
+    special = special or draft.units != (1, 1)
     if draft.kind != "record" or draft.split in ("val", "test") or draft.role != "plain" or special:
         return None
     if len(positions) != len(pairs) or any(isinstance(count, float) for count in counts):

@@ -19,6 +19,7 @@ _VALIDATION = re.compile(
     r"saving dict for global step)\b"
 )
 _TEST = re.compile(r"\b(?:test(?:ing)?|test[_ ]set)\b")
+_TEST_RESULTS = re.compile(r"\btest (?:results?|metrics|scores?)\b")
 _ON_TEST = re.compile(r"\bon (?:the )?test\b")
 _TRAIN = re.compile(r"\b(?:train(?:ing)?(?:_inner)?|train[_ ]step)\b")
 _SUMMARY = re.compile(
@@ -34,6 +35,12 @@ _COUNTED = frozenset({"step", "global_step", "epoch", "iteration", "num_timestep
 _MAIN_COUNTER = 3  # rank of a counter that counts the run: `step`, `iteration`, not `batch`
 _FEW_LETTERS = 20  # a counter with a word or two beside it
 _ROW = 4  # so many pairs in a row need no `=` to be believed
+_SCALES = {"k": 1000, "K": 1000, "M": 10**6, "B": 10**9}  # of a counter: `step:20K`
+_OF_TRAINING = re.compile(r"_(?:lr|learning_rate|grad_norm)$")  # `actor/lr`: of a part of the model
+_TO_TRAIN_ON = re.compile(r"rollout/", re.IGNORECASE)
+_OWN_TIME = re.compile(r"(?:val|valid|validation|eval)[_/ ]", re.IGNORECASE)
+_OWN_RESULT = re.compile(r"(?:val|valid|validation|eval|test)/", re.IGNORECASE)
+_FEW_SETTINGS = 1  # beside a counter, where nothing is measured: with more it is a configuration
 
 
 def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = "") -> Draft | None:
@@ -49,8 +56,11 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         report.assign(split)
     elif split is None and report.only_results:
         report.assign("val")
+    elif split is None and report.trains:
+        split = "train"
     whole = split in ("val", "test") and (found.whole or (found.step_total is not None and not report.measured))
-    if not whole and not report.says_something(leftover):
+    told = split in ("val", "test") and report.told  # both the words and the names say so
+    if not (whole or told or report.says_something(leftover)):
         return None
     return Draft(
         "record",
@@ -70,6 +80,7 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         partial=report.partial,
         lone=report.lone(leftover),
         sure=sum(names.is_evaluation_only(name) for name, _ in report.groups["plain"]) > 1,
+        units=(found.unit, 1),
     )
 
 
@@ -89,6 +100,10 @@ class _Report:
         self._quality = 0
         self._lead: Split | None = None  # what the first name says
         self._aux = 0
+        self._settings = 0
+        self._timed = False  # how long an evaluation took: `eval_s:151.2`
+        self.trains = False  # there is something that only training has
+        self.told = False  # a result says by its own name of which split it is: `eval/aime24`
 
     @property
     def measured(self) -> bool:
@@ -102,14 +117,15 @@ class _Report:
         """
         plain = self.groups["plain"]
         loss = (lambda name: name == "loss") if self._lead == "val" else names.is_loss
-        training = any(loss(name) or name in _KEPT_AUX for name, _ in plain)
-        return bool(self.groups["val"]) and not self.groups["train"] and not training
+        training = self.trains or any(loss(name) or name in _KEPT_AUX for name, _ in plain)
+        results = self.groups["val"] or (self._timed and plain)
+        return bool(results) and not self.groups["train"] and not training
 
     def add(self, pair: Pair, value: Ref) -> None:
         """Take a pair for what its name says."""
         self.partial |= pair.name.lower().startswith("running ")
         name, own = names.normalise(pair.name)
-        self.summary |= name == "runtime"  # the HF Trainer's last words
+        self.summary |= name == "runtime" and own != "val"  # the HF Trainer's last words
         if name.startswith("best_") and isinstance(value, float) and not isfinite(value):
             return  # the best of nothing yet: `'best_train_loss': inf` in a state that is printed at the start
         if name == "position":  # EAGLE prints one line for each, with the same names
@@ -118,32 +134,41 @@ class _Report:
             return
         elif pair.name[:6].lower() == "total " and name.startswith("total_") and "steps" in name:
             return  # so many in all, behind the counter that is printed first
-        elif (own is None or name in _COUNTED) and self._found.take(name, value):
+        elif (own is None or name in _COUNTED) and self._found.take(name, value, _SCALES.get(pair.unit, 1)):
             self.counted = own or self.counted
         elif names.is_aux(name) or _RATE_UNITS.match(pair.unit):
             self._aux += 1
+            self._timed |= own == "val" and bool(_OWN_TIME.match(pair.name))
+            self.trains |= own != "val" and bool(_OF_TRAINING.search(name)) and name not in _KEPT_AUX
             if name in _KEPT_AUX and own != "val" and not pair.rest:
                 self.groups["train" if own == "train" else "plain"].append((name, value))
-        elif not names.is_setting(name) and self._credible(pair, name):
+        elif names.is_setting(name):
+            self._settings += 1
+        elif self._credible(pair, name) and not (own in ("val", "test") and names.is_length(name)):
+            self.told |= own in ("val", "test") and bool(_OWN_RESULT.match(pair.name))
+            self.trains |= own is None and bool(_TO_TRAIN_ON.match(pair.name))
             self._measure(pair, name, value, own)
 
     def assign(self, split: Split) -> None:
         """What no name assigns belongs to the split that the words around it name."""
         plain = self.groups["plain"]
-        self.groups[split] += [(name, ref) for name, ref in plain if name not in _KEPT_AUX]
+        self.groups[split] += [
+            (name, ref) for name, ref in plain if name not in _KEPT_AUX and not names.is_length(name)
+        ]
         self.groups["plain"] = []
 
     def says_something(self, leftover: str) -> bool:
         """Whether there is a quality, or a step with a value, or a step and hardly anything else."""
         if self._quality:
             return True
-        if self._found.step is None or self._found.rank < _MAIN_COUNTER:
+        if self._found.step is None or self._found.rank < _MAIN_COUNTER or self._settings > _FEW_SETTINGS:
             return False
         return bool(self.groups["plain"]) or self._aux > 0 or _letters(leftover) <= _FEW_LETTERS
 
     def lone(self, leftover: str) -> bool:
         """Whether a counter stands alone, and not in brackets as in OLMo's `[step=500/2000,epoch=1,eta=41m]`."""
-        return not self._quality and not self.measured and not self._aux and "[" not in leftover
+        counted = self._found.epoch is not None and self._found.step_total is not None  # `Epoch 1/5 Step 3/117 done`
+        return not (self._quality or self.measured or self._aux or counted or "[" in leftover)
 
     def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:
         self._lead = own if not self.measured else self._lead
@@ -171,6 +196,8 @@ def _split_of(context: str, found: Counters) -> Split | None:
         return "test"
     if _VALIDATION.search(context):
         return "val"
+    if _TEST_RESULTS.search(context):
+        return "test"
     if _TRAIN.search(context):
         return "train"
     return "test" if _TEST.search(context) else None

@@ -26,6 +26,7 @@ class Tracker:
         self._validating = False  # opened by a line that says so, not by a bar
         self._awaiting = False  # begun, and no result yet
         self._record_steps = False  # records print the step, so bars are only bars
+        self._rounded: int | None = None  # the step that was last printed in thousands
         self._train_total: int | None = None
         self._epoch: float | None = None
         self._announced: float | None = None  # epoch of the last line that began one
@@ -130,6 +131,9 @@ class Tracker:
             bare = draft.role == "train" and (draft.epoch is not None or draft.plain) and not said
             nameless = draft.role == "plain" or bare
             return "validation" if nameless and counts.step_total != self._train_total else draft.role
+        measures = draft.plain or draft.train or draft.validation
+        if draft.role == "train" and not measures and self._nested.repeats_epoch(counts):
+            return "validation"
         if draft.role != "plain" or draft.train or draft.validation:
             return draft.role
         inner = self._nested.behind_epoch(counts) if draft.sure else not draft.plain and self._evaluates(counts)
@@ -257,6 +261,7 @@ class Tracker:
             return
         if counts.step is not None:
             self._record_steps = True
+            counts = self._unrounded(draft, counts)
         if counts.epoch is not None:
             self._epoch = counts.epoch
         if with_loss:
@@ -264,6 +269,13 @@ class Tracker:
         self._enter_train()
         self._emit(said, "train_step", split="train", counts=counts, metrics=metrics)
         self._judge_finite(said, metrics)
+
+    def _unrounded(self, draft: Draft, counts: Counts) -> Counts:
+        """Without a step in thousands that is printed again: the steps between are told by what is measured there."""
+        if draft.units[0] == 1:
+            return counts
+        before, self._rounded = self._rounded, counts.step
+        return counts._replace(step=None) if counts.step == before else counts
 
     def _counts_epochs(self, draft: Draft, counts: Counts) -> bool:
         """Whether a line for each epoch is all that this training prints: then it is its step."""

@@ -7,7 +7,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from training_exporter.logs import bars, coco, counters, fields, literals, marks, messages, novelty, report, tables
+from training_exporter.logs import (
+    bars,
+    coco,
+    counters,
+    fields,
+    grids,
+    literals,
+    marks,
+    messages,
+    novelty,
+    report,
+    tables,
+)
 from training_exporter.logs.heads import Head, take_head
 from training_exporter.logs.lexer import N, T, index_of, is_time, unmask
 from training_exporter.logs.plan import Draft, Plan, quick_of
@@ -18,7 +30,8 @@ _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘�
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 # What a model heard or wrote, beside what it should have.
 _SAMPLE = re.compile(
-    r"^\W*(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?\s?:",
+    r"^\W*(?:(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?|"
+    r"(?:first|last|example) (?:rollout )?(?:sample|example)|finish(?:ed)? rollout)\s?:",
     re.IGNORECASE,
 )
 _BLOCK_HEADER = re.compile(
@@ -245,7 +258,8 @@ def _opens(head: Head) -> str:
         return "rich"
     message = head.message
     framed = "framed" if tables.is_section(message) else ""
-    if kind := tables.metric_table(message) or framed or ("coco" if coco.is_row(message) else ""):
+    table = tables.metric_table(message) or framed or ("coco" if coco.is_row(message) else "")
+    if kind := table or grids.kind(message):
         return kind
     stripped = message.strip()
     if _QUOTED.match(stripped):
