@@ -54,7 +54,7 @@ _TRAIN = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*|fit\w*|updates?|optim
 _SAVE = re.compile(r"\b(?:sav(?:e|ing)|writ(?:e|ing)|upload\w*|push\w*)\b.*|\bcheckpoint\w*\s*$", re.IGNORECASE)
 # What a loop of reinforcement learning does between its steps.
 _AROUND_TRAINING = re.compile(
-    r"\b(?:updat\w*|sync\w*|broadcast\w*|transfer\w*) weights\b|\brollouts?\b|^\s*generating\b", re.IGNORECASE
+    r"\b(?:updat\w*|sync\w*|broadcast\w*|transfer\w*) weights\b|\brollout|^\s*generating\b", re.IGNORECASE
 )
 # First match wins; the second pattern must not match.
 _ROLES: tuple[tuple[BarRole, re.Pattern[str], re.Pattern[str] | None], ...] = (

@@ -16,6 +16,8 @@ MAX_TRACEBACKS = 64
 MAX_FOREIGN = 8  # lines of other ranks within a traceback: Python writes it line by line
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
+_BULLET = "- "  # xtuner's lists: `- rewards/mean : 0.41`
+
 Taking = Generator[Record, None, bool]  # yields what is complete; returns whether the line was taken
 Understand = Callable[[str], tuple[Plan, Sequence[str]]]
 
@@ -163,7 +165,8 @@ class Assembler:
         message = record.plan.message
         if not message.strip() and len(block.texts) == 1:
             return block.add("", record.end_line, record.time_seconds)  # a blank line below the title
-        if not message[:1].isspace() or not message.strip() or record.plan.opens not in ("", "block"):
+        row = message[:1].isspace() or message.startswith(_BULLET)
+        if not row or not message.strip() or record.plan.opens not in ("", "block"):
             return False
         if any(draft.kind == "message" for draft in record.plan.drafts):
             return False

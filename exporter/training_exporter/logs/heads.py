@@ -37,7 +37,7 @@ _TABBED = re.compile(rf"([\w.-]+)(?::{N})?\t")
 _MODULE = re.compile(rf"\(([A-Za-z_][\w.]*)[: ]{N}\)(?::\s|\s+)(?={_LEVEL}\b)")
 _ARROWS = re.compile(r">>\s")
 _BRACKET_PARTS = re.compile(
-    rf"^(?:{T}|{_LEVEL}(?:\|[^|]{{1,80}})*|{_FILE}(?::[\w<>]+)?|[\w./-]+\.py \({N}\)|"
+    rf"^(?:{T}|{_LEVEL}(?::[A-Za-z_][\w.]*|(?:\|[^|]{{1,80}})*)|{_FILE}(?::[\w<>]+)?|[\w./-]+\.py \({N}\)|"
     rf"(?:[A-Za-z]\w* )?(?:Rank|RANK|rank)[ :=]?{N}|(?:PID|pid)[ :=]?{N}|"
     rf"{T} [\w.]+|NeMo [IWED] {T} [\w.]+:{N}|{T},? {_LEVEL}|titan|{N})$"
 )
@@ -148,8 +148,9 @@ def _bracket(head: Head) -> bool:
     if not _BRACKET_PARTS.match(inside):
         # a bare word in brackets is a logger only among other parts of a head: `[time][train][INFO] - `
         among = head.headed or _BEFORE_HEAD.match(head.message, match.end())
-        if among and not head.logger and _BRACKET_LOGGER.match(inside):
-            head.logger = inside
+        another = bool(head.level) and match.end() < len(head.message)  # a second one, and not all that is said
+        if among and (another or not head.logger) and _BRACKET_LOGGER.match(inside):
+            head.logger = f"{head.logger} {inside}".lstrip()
         elif not _WORKER.match(head.message):
             return False
     elif rank := _BRACKET_RANK.match(inside):

@@ -13,7 +13,8 @@ MAX_DEPTH = 12
 MAX_ENTRIES = 2000
 _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _BARE = re.compile(rf"{N}|{T}|[-+]?[\w.]+%?")
-_FRACTION = re.compile(rf"({N})/({N})")  # `'global_step/max_steps': '5/148'`
+_FRACTION = re.compile(rf"({N})/({N})")  # `'global_step/max_steps': '5/148'`, `'iteration': '5/148'`
+_COUNTER = re.compile(r"(?:^|_)(?:step|iter(?:ation)?)s?$")
 _STRUCTURE = re.compile(r"[{}\[\]'\"]")
 _BLANK = re.compile(r"\s*")
 
@@ -144,9 +145,10 @@ class _Reader:
         ref = ref_of(word.strip())
         if ref is not None:
             self.found.numbers.append((path, ref))
-        elif quoted and (fraction := _FRACTION.fullmatch(word)) and "/" in path:
-            above, _, last = path.rpartition("/")
-            self.found.numbers += [(above, ref_of(fraction[1]) or 0), (last, ref_of(fraction[2]) or 0)]
+        elif quoted and (fraction := _FRACTION.fullmatch(word)):
+            name, _, total = path.rpartition("/") if "/" in path else (path, "", "total_steps")
+            if name != path or _COUNTER.search(path):
+                self.found.numbers += [(name, ref_of(fraction[1]) or 0), (total, ref_of(fraction[2]) or 0)]
         elif quoted and re.fullmatch(rf"{N}%", word):
             self.found.numbers.append((path, ref_of(word[0]) or 0))
         elif quoted and len(word) <= 80:

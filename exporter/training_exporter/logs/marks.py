@@ -50,13 +50,15 @@ _TRAIN_BEGIN = _re(
 )
 _EPOCH_BEGIN = _re(
     rf"^\W*(?:(?:begin(?:ning)?|start(?:ing|ed)?|now)(?: training)?(?: with| of| in)? epoch\W*{N}|"
-    rf"training epoch {N}(?:\s?/\s?{N})? started|going into epoch\W*{N}|{N}/{N}epoch started|"
+    rf"training epoch {N}(?:\s?/\s?{N})? started|the training of epoch {N} starts\b|"
+    rf"going into epoch\W*{N}|{N}/{N}epoch started|"
     rf"epoch[\s:#\[(]*{N}(?:\s*(?:/|of)\s*{N})?\s*[:.\])-]*\s*(?:started|begins?|start(?:ing)?)?\s*$|"
     rf"[-=]+ ?epoch {N}(?: ?/ ?{N})? ?[-=]+\s*$)"
 )
 _EPOCH_END = _re(
     rf"^\W*(?:end of epoch\W*{N}|training epoch {N}(?:\s?/\s?{N})? (?:completed|finished|done)|"
     rf"(?:finished|completed) (?:training )?epoch\W*{N}|training finished iteration {N} at\b|"
+    rf"the training of epoch {N} ends\b|"
     rf"epoch\W*{N}(?:\s*(?:/|of)\s*{N})? (?:completed|finished|"
     rf"done|ended|took)\b)"
 )
@@ -91,7 +93,9 @@ _RESUME = _re(
     r"ing)) (?:the )?(?:checkpoint|state|model checkpoint) (?:from|at)|"
     r"found checkpoint at|continuing training from|warm start(?:ed|ing)? from|(?:successfully )?loaded checkpoint)"
 )
-_NO_RESUME = _re(r"\b(?:no (?:existing|previous|checkpoint)|not found|none found|from scratch|starting fresh)\b")
+_NO_RESUME = _re(
+    r"\b(?:no (?:existing|previous|checkpoint)|not found|none found|from scratch|starting fresh)\b|:\s?none\s*$"
+)
 
 _SAVE_NOT = _re(
     r"\b(?:will be (?:saved|written)|(?<!about )to be saved|can be saved|would save|"
@@ -107,7 +111,7 @@ _SAVE_NOT = _re(
 _OBJECT = r"(?:check-?points?|ckpt|model|weights|state|states|snapshot|adapter|optimi[sz]er|training state)"
 _KEPT = r"(?:check-?points?|ckpts?|model|weights|adapter|snapshot)"
 _SAVED = _re(
-    rf"^\W*(?:(?:successfully |finished |done |training |trainer )?(?:saved|wrote|stored) .*?{_OBJECT}|"
+    rf"^\W*(?:(?:successfully |finished |done |training |trainer |trial \S+ )?(?:saved|wrote|stored) .*?{_OBJECT}|"
     rf"(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
     rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded)\b|"
     rf".{{0,40}}\b{_KEPT} (?:save )?(?:completed?|finished|done)\b|"

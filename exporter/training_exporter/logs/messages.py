@@ -165,6 +165,7 @@ _BEFORE: tuple[Message, ...] = (
         r"Stale file handle|PytorchStreamWriter failed writing|Input/output error|Remote I/O error|"
         r"Transport endpoint is not connected",
     ),
+    _rule("nan_skipped", "suspect", r"\b\d+ batches had NaN loss"),
     _rule(
         "nan_loss",
         "fatal",

@@ -51,11 +51,15 @@ class Nested:
         self._inner = counts
         return True
 
+    def shorter(self, counts: Counts) -> bool:
+        """Whether a bar is shorter than that of the training."""
+        return (counts.step_total or 0) < (self._outer.step_total or 0)
+
     def repeats_epoch(self, counts: Counts) -> bool:
         """Whether a bar is of the epoch whose training was drawn to its end, and shorter: `Epoch 1/2` twice."""
         outer = self._outer
         done = self._trained and outer.epoch is not None and outer.step == outer.step_total
-        return done and counts.epoch == outer.epoch and (counts.step_total or 0) < (outer.step_total or 0)
+        return done and counts.epoch == outer.epoch and self.shorter(counts)
 
     def behind_epoch(self, counts: Counts) -> bool:
         """Whether a bar of Keras follows on an epoch that is over, with no other announced: it is of `evaluate()`."""

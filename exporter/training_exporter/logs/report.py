@@ -33,6 +33,7 @@ _KEPT_AUX = frozenset({"lr", "learning_rate", "base_lr", "grad_norm", "gnorm", "
 # With a split before them only these count; `eval_steps` and `train_iters` are settings.
 _COUNTED = frozenset({"step", "global_step", "epoch", "iteration", "num_timesteps"})
 _MAIN_COUNTER = 3  # rank of a counter that counts the run: `step`, `iteration`, not `batch`
+_TRAINING_COUNTER = 5  # of one that says so: `train step`, `global step`
 _FEW_LETTERS = 20  # a counter with a word or two beside it
 _ROW = 4  # so many pairs in a row need no `=` to be believed
 _SCALES = {"k": 1000, "K": 1000, "M": 10**6, "B": 10**9}  # of a counter: `step:20K`
@@ -167,7 +168,8 @@ class _Report:
 
     def lone(self, leftover: str) -> bool:
         """Whether a counter stands alone, and not in brackets as in OLMo's `[step=500/2000,epoch=1,eta=41m]`."""
-        counted = self._found.epoch is not None and self._found.step_total is not None  # `Epoch 1/5 Step 3/117 done`
+        told = self._found.epoch is not None or self._found.rank >= _TRAINING_COUNTER
+        counted = told and self._found.step_total is not None  # `Epoch 1/5 Step 3/117 done`, `Train step 3/585`
         return not (self._quality or self.measured or self._aux or counted or "[" in leftover)
 
     def _measure(self, pair: Pair, name: str, value: Ref, own: Split | None) -> None:

@@ -131,9 +131,11 @@ class Tracker:
             bare = draft.role == "train" and (draft.epoch is not None or draft.plain) and not said
             nameless = draft.role == "plain" or bare
             return "validation" if nameless and counts.step_total != self._train_total else draft.role
-        measures = draft.plain or draft.train or draft.validation
-        if draft.role == "train" and not measures and self._nested.repeats_epoch(counts):
-            return "validation"
+        trains = draft.plain or draft.train
+        if draft.role == "train" and not trains and self._nested.shorter(counts):
+            again = bool(draft.validation) if draft.epoch is None else self._nested.repeats_epoch(counts)
+            if again:
+                return "validation"
         if draft.role != "plain" or draft.train or draft.validation:
             return draft.role
         inner = self._nested.behind_epoch(counts) if draft.sure else not draft.plain and self._evaluates(counts)
