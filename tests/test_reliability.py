@@ -44,6 +44,7 @@ from training_exporter.runs.progress import METRIC_NAMES_LIMIT
 from training_exporter.runs.view import NodeView
 from training_exporter.sources import offload as offload_module
 from training_exporter.sources import procfs as proc
+from training_exporter.sources import tail_pattern
 from training_exporter.sources.checkpoints import CheckpointSource
 from training_exporter.sources.directory_scan import DirectoryScanner
 from training_exporter.sources.offload import Offload
@@ -206,6 +207,31 @@ class TestExhausted:
         table = source.collect()
         assert set(table.processes) == {7, 8}
         assert all(record.environment for record in table.processes.values())
+
+    def test_the_files_of_a_pattern_are_not_gone(
+        self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The source fails, and goes on with every file from the same place when it can look again."""
+        log = tmp_path / "rank0.log"
+        log.write_text("")
+        follower = Follower(tmp_path / "*.log", clock)
+        follower.poll()
+
+        def starve(*_: object, **__: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as starved:
+            starved.setattr(tail_pattern, "open_below", starve)
+            with pytest.raises(OSError, match="Too many open files"):
+                follower.poll(EXPAND_SECONDS)
+            with log.open("a") as file:
+                file.write("step 1/2\n")
+            follower.poll()
+            assert follower.lines == 1
+        with log.open("a") as file:
+            file.write("step 2/2\n")
+        follower.poll(EXPAND_SECONDS)
+        assert follower.lines == 2
 
 
 class TestProcessStorm:

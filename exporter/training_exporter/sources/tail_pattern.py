@@ -6,10 +6,10 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from training_exporter.model import LogTarget
+from training_exporter.sources.offload import EXHAUSTED
 from training_exporter.sources.safe_open import Owner, open_below
 
 MAX_MATCHES = 256  # files of one pattern: eight ranks with two streams, over many attempts
@@ -24,7 +24,10 @@ def is_pattern(path: str) -> bool:
 
 
 def expand(target: LogTarget) -> tuple[str, ...]:
-    """The files that the pattern names, sorted; `**` stands for any directories, up to eight deep. May block."""
+    """The files that the pattern names, sorted; `**` stands for any directories, up to eight deep. May block.
+
+    Raises OSError where no descriptor or memory is left to look with.
+    """
     owner = Owner.of(target.uid, target.gid)
     found = ["/"]
     guessed = False  # whether what was found so far came from a pattern: then the next part may not be there
@@ -58,16 +61,24 @@ def _below(root: str, path: str, owner: Owner | None, depth: int) -> Iterator[st
 
 
 def _names(root: str, path: str, owner: Owner | None, *, directories: bool = False) -> list[str]:
-    names: list[str] = []
-    with suppress(OSError):  # gone, or not the owner's to see: no files there
+    try:
         descriptor = open_below(root, path, os.O_RDONLY | os.O_DIRECTORY, owner, follow_last=True)
         try:
-            with os.scandir(descriptor) as items:
-                for item in items:
-                    if not directories or item.is_dir(follow_symlinks=False):
-                        names.append(item.name)
-                    if len(names) >= MAX_NAMES:
-                        break
+            return _listed(descriptor, directories=directories)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise  # that says nothing about the directory
+        return []  # gone, or not the owner's to see: no files there
+
+
+def _listed(descriptor: int, *, directories: bool) -> list[str]:
+    names: list[str] = []
+    with os.scandir(descriptor) as items:
+        for item in items:
+            if not directories or item.is_dir(follow_symlinks=False):
+                names.append(item.name)
+            if len(names) >= MAX_NAMES:
+                break
     return sorted(names)
