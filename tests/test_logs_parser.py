@@ -34,6 +34,13 @@ PIECES = (
     "| 1.0 | 2.0 | 3.0 |",
     "epoch train_loss  valid_loss  accuracy",
     "0  1.0  2.0  0.5",
+    "│ loss │ 0.5 │ eval_acc │ 0.25 │",
+    "├──────┼─────┤",
+    "╰──────┴─────╯",
+    "│ Training result │",
+    "Training |  Validation",
+    "loss     |     0.5  |       N/A",
+    "step:20K ep:4 epch:0.5 loss:0.1",
     "\x1b[31mred\x1b[0m",
     "\b\b\b",
     "\r\n",
@@ -407,3 +414,44 @@ class TestNames:
         """As Python writes 1300 for people."""
         (event,) = LogParser().feed(b"step 1_300 loss 2\n", 0.0)
         assert event.step == 1300
+
+
+class TestReachOfAResult:
+    """What says nothing of a split is of the evaluation that was just told, but not for ever."""
+
+    RESULT = b"eval loss: 2.5\n"
+    SCORE = b"reward: 0.5\n"
+
+    def test_more_of_the_same_evaluation_may_follow(self) -> None:
+        """Programs print a line for each score."""
+        events = LogParser().feed(self.RESULT + self.SCORE, 0.0)
+        assert [event.event for event in events] == ["validation", "validation"]
+
+    def test_what_comes_long_after_a_result_is_none(self) -> None:
+        """A loop of reinforcement learning goes on with rollouts, and prints the rewards of those."""
+        events = LogParser().feed(self.RESULT + b"weights are sent to the workers\n" * 50 + self.SCORE, 0.0)
+        assert [event.event for event in events] == ["validation"]
+
+    def test_an_evaluation_may_take_as_many_lines_as_it_likes(self) -> None:
+        """Until its first result it is awaited."""
+        data = b"Running validation\n" + b"request was answered\n" * 50 + self.SCORE
+        events = LogParser().feed(data, 0.0)
+        assert [event.event for event in events] == ["val_begin", "validation"]
+
+
+class TestRoundedSteps:
+    """Steps that are printed in thousands."""
+
+    def test_they_count_in_ones(self) -> None:
+        """`step:20K` is step 20000."""
+        (event,) = LogParser().feed(b"step:20K loss:0.5\n", 0.0)
+        assert event.step == 20_000
+
+    def test_the_steps_between_have_no_number(self) -> None:
+        """The same thousand again says nothing of the step; that the loss is another still shows progress."""
+        events = LogParser().feed(b"step:20K loss:0.5\nstep:20K loss:0.4\nstep:21K loss:0.3\n", 0.0)
+        assert [(event.event, event.step) for event in events] == [
+            ("train_step", 20_000),
+            ("train_step", None),
+            ("train_step", 21_000),
+        ]

@@ -44,7 +44,7 @@ _AUX = re.compile(
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
       |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stalled|sents?|sen|stderr
       |node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
-      |tgs|sgs|pow|power|(?:update|updt|dataloading|step|eval|ep|save|load|forward|backward|rollout)_s
+      |tgs|sgs|pow|power|cache|reqs?|queue|usage|(?:update|updt|dataloading|step|eval|ep|save|load|forward|backward|rollout)_s
     )(?:_|$)""",
     re.VERBOSE,
 )

@@ -13,6 +13,7 @@ from training_exporter.logs.said import NO_COUNTS, Counts, Refs, Said
 from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
+MAX_BEHIND = 40  # lines behind a result in which more of the same evaluation may come without a word about it
 BY_VALUE = "value"  # event of a draft that was made of a printed value
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
@@ -25,6 +26,7 @@ class Tracker:
         self.phase: LogPhase = "setup"
         self._validating = False  # opened by a line that says so, not by a bar
         self._awaiting = False  # begun, and no result yet
+        self._result_line = 0  # of the last result
         self._record_steps = False  # records print the step, so bars are only bars
         self._rounded: int | None = None  # the step that was last printed in thousands
         self._train_total: int | None = None
@@ -147,7 +149,7 @@ class Tracker:
     def _validation_bar(self, said: Said) -> None:
         counts = said.counts
         if self.phase != "validation":
-            self.phase = "validation"
+            self.phase, self._awaiting = "validation", True
             self._emit(said, "val_begin", split="val", counts=Counts(epoch=counts.epoch))
         self._emit(said, "val_progress", split="val", counts=counts)
         if counts.step is not None and counts.step == counts.step_total:
@@ -188,21 +190,21 @@ class Tracker:
         elif own:
             self._train(said)
             self._repeatable(said, counts)
-        elif self._reads_as_validation(draft, counts):
+        elif self._reads_as_validation(draft, counts, said.record.line):
             self._report(said, draft.plain, "val", counts)
         else:
             self._train(said)
 
-    def _reads_as_validation(self, draft: Draft, counts: Counts) -> bool:
+    def _reads_as_validation(self, draft: Draft, counts: Counts, line: int) -> bool:
         """Whether values that nothing assigns to a split are of a validation."""
         if draft.split == "train" or draft.train or not draft.plain:
             return False
         if counts.step is not None or any(name in names.RATES for name, _ in draft.plain):
             scores_only = draft.sure and not any(names.is_loss(name) for name, _ in draft.plain)
             return scores_only and self.phase == "validation"
-        if self.phase == "validation":
-            return counts.epoch is None or draft.sure or self._validating
-        return draft.sure
+        near = self._awaiting or line - self._result_line <= MAX_BEHIND
+        within = self.phase == "validation" and near
+        return draft.sure or (within and (counts.epoch is None or self._validating))
 
     def _part(self, said: Said) -> None:
         """`[i/n]` of a validation: a result only when i reaches n, and then the running averages are the values."""
@@ -247,7 +249,7 @@ class Tracker:
             return
         self._results.note(split, metrics)
         self.phase = "validation"
-        self._awaiting = False
+        self._awaiting, self._result_line = False, said.record.end_line
         self._emit(said, "validation", split=split, counts=counts, metrics=metrics)
 
     def _train(self, said: Said) -> None:
