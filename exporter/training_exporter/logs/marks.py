@@ -126,7 +126,7 @@ _SAVING = _re(
     rf"^\W*save (?:the |best |latest |last |final )*{_OBJECT} ?(?:is |in |to\b|:)|"
     rf"\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saving\b|"
     rf"\b(?:preparing to save|taking) (?:the |a )?{_OBJECT}|\b{_KEPT} .*?\babout to be saved|"
-    rf"^\W*checkpointing\b|^\W*checkpoint \w+ (?:at|after) (?:step|iteration|epoch)\b|"
+    rf"^\W*checkpointing\b|^\W*checkpoint (?:policy|model|agent|network) (?:at|after) (?:step|iteration|epoch)\b|"
     rf"(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(
