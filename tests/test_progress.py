@@ -6,7 +6,8 @@ import pytest
 
 from nodes import event, step
 from training_exporter.model import LogBatch, LogEvent
-from training_exporter.runs.progress import METRIC_NAMES_LIMIT, Counter, LogProgress, Moves, is_loss
+from training_exporter.runs.metric_values import METRIC_NAMES_LIMIT
+from training_exporter.runs.progress import Counter, LogProgress, Moves, is_loss
 
 
 def read(progress: LogProgress, *events: LogEvent, novel: bool = False, restored: bool = False) -> Moves:
@@ -147,7 +148,7 @@ class TestMetrics:
         """With the time of the last update."""
         progress = LogProgress()
         read(progress, event("validation", "validation", split="val", metrics={"full_acc_0": 0.56}, time_seconds=90.0))
-        assert (progress.metrics["validation", "full_acc_0"].value, progress.metrics_updated_seconds) == (
+        assert (progress.metrics.newest["validation", "full_acc_0"].value, progress.metrics.updated_seconds) == (
             0.56,
             {"validation": 90.0},
         )
@@ -157,13 +158,34 @@ class TestMetrics:
         progress = LogProgress()
         names = {f"class_{number}": 0.5 for number in range(METRIC_NAMES_LIMIT + 7)}
         read(progress, event("validation", "validation", split="val", metrics=names))
-        assert (len(progress.metrics), progress.metrics_dropped_total) == (METRIC_NAMES_LIMIT, 7)
+        assert (len(progress.metrics.newest), progress.metrics.dropped_total) == (METRIC_NAMES_LIMIT, 7)
+
+    def test_the_first_names_are_kept(self) -> None:
+        """Whatever comes after them in the same batch, again and again."""
+        progress = LogProgress()
+        names = {f"class_{number}": 0.5 for number in range(METRIC_NAMES_LIMIT)}
+        tail = [step(number, metrics={"late": 1.0, "loss": 2.0 - number}) for number in (1, 2)]
+        read(progress, step(0, metrics={"loss": 2.0}), step(0, metrics=names), *tail)
+        metrics = progress.metrics
+        assert (len(metrics.newest), metrics.dropped_total) == (METRIC_NAMES_LIMIT, 3)  # the last class, and twice late
+        assert metrics.newest["train", "loss"].value == 0.0
+        assert ("train", "late") not in metrics.newest
+
+    def test_every_value_that_is_not_finite_is_counted(self) -> None:
+        """Also those of a batch that are not its newest, by split; a restored log counts none."""
+        progress = LogProgress()
+        lost = [step(number, metrics={"loss": float("nan"), "lr": 0.1}) for number in (1, 2)]
+        read(progress, *lost, step(3, metrics={"loss": 1.0}))
+        read(progress, event("validation", "validation", split="val", metrics={"loss": float("inf")}))
+        assert progress.metrics.nonfinite_total == {"train": 2, "validation": 1}
+        read(progress, *lost, restored=True)
+        assert progress.metrics.nonfinite_total["train"] == 2
 
     def test_published_mappings_are_never_changed(self) -> None:
         """A scrape may still read the older picture."""
         progress = LogProgress()
         read(progress, step(1, metrics={"loss": 2.0}))
-        before = progress.metrics
+        before = progress.metrics.newest
         read(progress, step(2, metrics={"loss": 1.0}))
         assert before["train", "loss"].value == 2.0
 

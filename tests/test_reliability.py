@@ -39,8 +39,8 @@ from training_exporter.model import (
 )
 from training_exporter.monitor import Monitor
 from training_exporter.options import ServeOptions
+from training_exporter.runs.metric_values import METRIC_NAMES_LIMIT
 from training_exporter.runs.node import Node
-from training_exporter.runs.progress import METRIC_NAMES_LIMIT
 from training_exporter.runs.view import NodeView
 from training_exporter.sources import offload as offload_module
 from training_exporter.sources import procfs as proc

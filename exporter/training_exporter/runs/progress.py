@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from training_exporter.model import LogBatch, LogEvent, LogPhase
 from training_exporter.runs.epochs import EpochBase
-from training_exporter.runs.view import MetricValue
+from training_exporter.runs.metric_values import MetricValues
 
-# Per-class tables and per-task evaluations explode; more names than this of one run are counted, not kept.
-METRIC_NAMES_LIMIT = 200
-SPLITS = {"train": "train", "val": "validation", "test": "test"}
 BEGINS = ("val_begin", "val_progress", "checkpoint_begin", "checkpoint_progress")
 ANNOUNCED: Mapping[str, str] = {"train": "training", "validation": "validating", "checkpoint": "checkpointing"}
 # A counter that falls under half of what it was began anew (an epoch, a resumed run); a smaller step back is another
@@ -66,10 +64,7 @@ class Moves:
 
 
 class LogProgress:
-    """The counters of one run over its current attempt; metric values and totals over its whole life.
-
-    The mappings that are published are replaced, never changed: an older picture of the node may still hold them.
-    """
+    """The counters of one run over its current attempt; metric values and totals over its whole life."""
 
     def __init__(self) -> None:
         self.steps_target: int | None = None
@@ -78,11 +73,8 @@ class LogProgress:
         self.steps_total: int | None = None
         self.validations_total = 0
         self.nonfinite_streak: int | None = None
-        self.metrics: Mapping[tuple[str, str], MetricValue] = {}
-        self.metrics_updated_seconds: Mapping[str, float] = {}
-        self.metrics_nonfinite_total: Mapping[str, int] = {}
+        self.metrics = MetricValues()
         self.validation_ratio: float | None = None  # of the bar of a running validation
-        self.metrics_dropped_total = 0
         self.step_read = False
         self.shown = False  # a step, validation, epoch or end was ever read
         self.done = False
@@ -115,6 +107,8 @@ class LogProgress:
             self.done = False
         for event in batch.events:
             self._take(event, moves, phases)
+        told = [event for event in batch.events if event.metrics and event.event != "warning"]
+        self.metrics.observe(told, counting=not batch.restored)
         moves.phases = tuple(phases)
         if batch.restored:
             return Moves(first_step=self.step_read, phases=moves.phases, goes_on=moves.goes_on)
@@ -145,8 +139,8 @@ class LogProgress:
         if kind == "train_end" or event.outcome == "finished" or event.phase == "done":
             self._end()
             phases.append("done")
-        if event.metrics:
-            self._take_metrics(event)
+        if event.metrics and event.split in (None, "train"):
+            self._note_loss(event)
 
     def _end(self) -> None:
         if not self.done:
@@ -156,7 +150,7 @@ class LogProgress:
     def _note_going_on(self, event: LogEvent, moves: Moves) -> None:
         """A training that steps on behind its end marker was not at its end; an evaluation there does not step."""
         beyond = event.step is not None and self._end_step is not None and event.step > self._end_step
-        if not self.done or event.event != "train_step" or not (beyond or any(map(is_loss, event.metrics))):
+        if event.event != "train_step" or not (beyond or any(map(is_loss, event.metrics))):
             return
         self._steps_after_end += 1
         if self._steps_after_end >= GOES_ON_STEPS:
@@ -195,14 +189,18 @@ class LogProgress:
         if event.step_total is not None and kind != "train_summary":
             self.steps_target = event.step_total
         name = "progress" if kind == "progress" else "train_step"
-        steps = self._counters.setdefault(name, Counter()).advance(event.step, anew=anew)
+        counter = self._counters.get(name)
+        if counter is None:
+            counter = self._counters[name] = Counter()
+        steps = counter.advance(event.step, anew=anew)
         if steps == 0:
             return
         done = kind != "progress" or event.step > 0  # a bar at 0 has only been drawn
         self._count(moves, steps if name == self._primary() else 0, event, done=done)
 
     def _count(self, moves: Moves, steps: int, event: LogEvent, *, done: bool = True) -> None:
-        self._note_going_on(event, moves)
+        if self.done:
+            self._note_going_on(event, moves)
         moves.step = True
         moves.steps += steps
         self.steps_total = (self.steps_total or 0) + (0 if self._restoring else steps)
@@ -259,27 +257,11 @@ class LogProgress:
         if (changed or begins) and event.phase in ANNOUNCED:
             phases.append(ANNOUNCED[event.phase])
 
-    def _take_metrics(self, event: LogEvent) -> None:
-        split = SPLITS[event.split or "train"]
-        if event.split in (None, "train"):
-            self._note_loss(event)
-        metrics = dict(self.metrics)
-        nonfinite = 0
-        for name, value in event.metrics.items():
-            key = (split, name)
-            nonfinite += not math.isfinite(value)
-            if key in metrics or len(metrics) < METRIC_NAMES_LIMIT:
-                metrics[key] = MetricValue(value, event.time_seconds)
-            else:
-                self.metrics_dropped_total += 1
-        counted = self.metrics_nonfinite_total.get(split, 0) + (0 if self._restoring else nonfinite)
-        self.metrics = metrics
-        self.metrics_nonfinite_total = {**self.metrics_nonfinite_total, split: counted}
-        self.metrics_updated_seconds = {**self.metrics_updated_seconds, split: event.time_seconds}
-
     def _note_loss(self, event: LogEvent) -> None:
+        if self._restoring or (self.nonfinite_streak == 0 and all(map(math.isfinite, event.metrics.values()))):
+            return
         losses = [value for name, value in event.metrics.items() if is_loss(name)]
-        if not losses or self._restoring:
+        if not losses:
             return
         if all(math.isfinite(value) for value in losses):
             self.nonfinite_streak = 0
@@ -301,13 +283,7 @@ class LogProgress:
             "shown": self.shown,
             "done": self.done,
             "farthest": self.farthest,
-            "metrics": [
-                [split, name, value.value, value.time_seconds + shift_seconds]
-                for (split, name), value in self.metrics.items()
-                if math.isfinite(value.value)
-            ],
-            "nonfinite": self.metrics_nonfinite_total,
-            "updated": {split: time + shift_seconds for split, time in self.metrics_updated_seconds.items()},
+            **self.metrics.remember(shift_seconds),
         }
 
     def restore(self, memory: Mapping[str, Any]) -> None:
@@ -326,11 +302,10 @@ class LogProgress:
         self._end_step = self.step if self.done else None
         farthest = memory["farthest"]
         self.farthest = None if farthest is None else (float(farthest[0]), int(farthest[1]))
-        self.metrics = {(split, name): MetricValue(value, time) for split, name, value, time in memory["metrics"]}
-        self.metrics_nonfinite_total = dict(memory["nonfinite"])
-        self.metrics_updated_seconds = dict(memory["updated"])
+        self.metrics.restore(memory)
 
 
+@lru_cache(maxsize=1024)
 def is_loss(name: str) -> bool:
     """Whether a normalised metric name is a loss; a loss scale is none."""
     return "loss" in name and "scale" not in name

@@ -311,6 +311,8 @@ class Run:
         if batch.outlived:
             self.evidence = Evidence()
         for event in batch.events:
+            if event.outcome is None and event.severity is None:
+                continue
             if event.file is None or self._is_of_this_worker_set(event.file):
                 self.evidence.observe(event)
 
