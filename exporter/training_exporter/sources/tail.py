@@ -56,6 +56,7 @@ class TailSource:
         self._retired: dict[Key, _Entry] = {}
         self._found: dict[LogTarget, tuple[str, ...]] = {}
         self._expanded_seconds: float | None = None
+        self._mounts = MountTable({})  # as of then
         self._offload: Offload[Key] = Offload("log-reader", deadline_seconds=deadline_seconds)
         self._waker = Waker(wake) if wake is not None else None
 
@@ -104,11 +105,10 @@ class TailSource:
         answer: a dead mount with many logs costs one deadline a round, not one a log.
         """
         stuck = self._offload.stuck
-        mounts = MountTable.read()
         groups: dict[tuple[str, str], list[Key]] = {}
         for key in keys:
             if key not in stuck:
-                groups.setdefault((key[1], mounts.point(key[2]) if key[1] == "/" else ""), []).append(key)
+                groups.setdefault((key[1], self._mounts.point(key[2]) if key[1] == "/" else ""), []).append(key)
         for first, *others in groups.values():
             yield [first]
             if first not in self._offload.stuck:
@@ -164,7 +164,7 @@ class TailSource:
             (target.run, target.root, target.path): target for target in patterns if due or target not in self._found
         }
         if due:
-            self._expanded_seconds = now
+            self._expanded_seconds, self._mounts = now, MountTable.read()
         for keys in self._careful(wanted):
             answers = self._offload.run((key, partial(expand, wanted[key])) for key in keys)
             for key, found in answers.items():

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from training_exporter.model import LogTarget, TailChunk
 from training_exporter.sources.safe_open import Owner, open_below
@@ -13,7 +14,7 @@ from training_exporter.sources.safe_open import Owner, open_below
 READ_BYTES = 1 << 18  # of one file in one round: bounds memory, and one log cannot starve the others
 RESTORE_BYTES = 2 << 20  # of a log that was there before: enough for the last epoch's results
 _MARK_BYTES = 256  # remembered from both ends of what was read: a file rewritten behind our back differs there
-_CHECK_SECONDS = 5.0  # a file that grows is looked up by its path only so often
+_CHECK_SECONDS = 5.0  # the file of a path is opened anew only so often
 _KEPT_SECONDS = 60.0  # a rotated file is still read so long after it grew last: its writer may not have noticed
 
 
@@ -102,6 +103,8 @@ class _Round:
 
     def _look_up(self) -> None:
         """Compare what the path names now with what is open."""
+        if self._is_as_before():
+            return
         position = self.following.position
         try:
             handle = self._open()
@@ -117,8 +120,29 @@ class _Round:
             self._readable(position)
         self.following = replace(self.following, tried=True)
 
+    def _is_as_before(self) -> bool:
+        """Whether the path, opened a moment ago or looked for in vain, names the same file still, or none.
+
+        That is a tenth of the cost of opening it. A network file system may answer from its cache, which opening
+        renews, so a path is opened every few seconds all the same.
+        """
+        if self._now - self.following.checked_seconds >= _CHECK_SECONDS:
+            return False
+        position, error = self.following.position, self.following.error
+        try:
+            status = Path(self._target.root.rstrip("/") + self._path).stat()
+        except FileNotFoundError:
+            # below another root a link may lead elsewhere
+            return position is None and error == self._words(errno.ENOENT) and self._target.root == "/"
+        except OSError:
+            return False
+        return position is not None and error is None and (status.st_dev, status.st_ino) == position.handle.identity
+
+    def _words(self, code: int) -> str:
+        return f"{self._path}: {os.strerror(code)}"
+
     def _unreadable(self, error: OSError) -> None:
-        text = f"{self._path}: {os.strerror(error.errno) if error.errno else error}"
+        text = self._words(error.errno) if error.errno else f"{self._path}: {error}"
         position = self.following.position
         if position is None and text != self.following.error:
             self._say(readable=False, error=text)
