@@ -13,6 +13,7 @@ class Devices:
 
     def __init__(self, samples: Sequence[GpuSample], table: ProcessTable) -> None:
         self._samples = samples
+        self._seen: dict[str | None, Sequence[str]] = {}  # CUDA_VISIBLE_DEVICES -> labels: most ranks have the same
         self._parents = {sample.device.parent for sample in samples if sample.device.parent is not None}
         self.lost = frozenset(sample.device.gpu for sample in samples if sample.lost)
         alive = [sample for sample in samples if not sample.lost]
@@ -26,7 +27,10 @@ class Devices:
 
     def of_environment(self, environment: Mapping[str, str] | None, local_rank: int) -> str | None:
         """The GPU that CUDA gives to a rank: the LOCAL_RANK-th visible one, the only one if there is one."""
-        visible = self._visible((environment or {}).get("CUDA_VISIBLE_DEVICES"))
+        value = (environment or {}).get("CUDA_VISIBLE_DEVICES")
+        visible = self._seen.get(value)
+        if visible is None:
+            visible = self._seen[value] = self._visible(value)
         if len(visible) == 1:
             return visible[0]
         return visible[local_rank] if 0 <= local_rank < len(visible) else None
