@@ -44,6 +44,17 @@ class TestOffload:
         _wait_for_release(offload)
         assert offload.run([("b", lambda: 2)]) == {"b": 2}
 
+    def test_a_batch_may_end_with_the_first_stuck_job(self) -> None:
+        """What stands behind it on a dead mount is not tried as well."""
+        release = threading.Event()
+        offload = Offload[str]("test", deadline_seconds=0.05)
+        jobs = [("a", lambda: 1), ("b", lambda: int(release.wait(30))), ("c", lambda: int(release.wait(30)))]
+        assert offload.run(jobs, until_stuck=True) == {"a": 1}
+        assert offload.stuck == {"b"}
+        assert offload.run([("d", lambda: 4)], until_stuck=True) == {"d": 4}
+        release.set()
+        _wait_for_release(offload)
+
     def test_a_late_answer_is_dropped(self) -> None:
         """What a read left behind brings home belongs to another moment."""
         release = threading.Event()

@@ -40,10 +40,11 @@ class Offload(Generic[K]):
         with self._changed:
             return frozenset(self._stuck)
 
-    def run(self, jobs: Iterable[tuple[K, Callable[[], T]]]) -> dict[K, T]:
+    def run(self, jobs: Iterable[tuple[K, Callable[[], T]]], *, until_stuck: bool = False) -> dict[K, T]:
         """Run the jobs in order; the answers of those that ended in time and without OSError, by key.
 
-        A key that is stuck is skipped. An exception other than OSError comes out here, and so does an EXHAUSTED one.
+        A key that is stuck is skipped; `until_stuck`: the jobs behind one that gets stuck now are not run. An exception
+        other than OSError comes out here, and so does an EXHAUSTED one.
         """
         answers: dict[K, T] = {}
 
@@ -53,10 +54,12 @@ class Offload(Generic[K]):
         stuck = self.stuck
         tasks: _Tasks[K] = deque((key, partial(task, key, job)) for key, job in jobs if key not in stuck)
         while tasks and len(self.stuck) < MAX_STUCK:
-            self._work(tasks)
+            if not self._work(tasks) and until_stuck:
+                break
         return answers
 
-    def _work(self, tasks: _Tasks[K]) -> None:
+    def _work(self, tasks: _Tasks[K]) -> bool:
+        """Have them done; False where one got stuck, and the others are still to be done."""
         if self._helper is None:
             self._helper = _Helper(self._name, self._changed, self._stuck)
         helper = self._helper
@@ -67,9 +70,10 @@ class Offload(Generic[K]):
                 left = self._deadline_seconds - helper.busy_seconds()
                 if left <= 0:
                     self._leave_behind(helper)
-                    return
+                    return False
                 self._changed.wait(left)
             helper.raise_failure()
+        return True
 
     def _leave_behind(self, helper: _Helper[K]) -> None:
         if helper.key is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -96,30 +96,27 @@ class TailSource:
     def _read(self, now: float) -> list[tuple[Key, Reading | None]]:
         """The answers of this round."""
         due = [key for key, entry in self._entries.items() if entry.twin_until_seconds <= now]
-        return [answer for keys in self._careful(due) for answer in self._ask(keys, now)]
+        return [answer for keys in self._by_mount(due) for answer in self._ask(keys, now)]
 
-    def _careful(self, keys: Iterable[Key]) -> Iterator[list[Key]]:
-        """The keys in portions, each to be asked before the next is taken.
+    def _by_mount(self, keys: Iterable[Key]) -> Iterable[list[Key]]:
+        """The keys that are not stuck, by file system.
 
-        On each file system one path is tried before the others, which are left for the next round when it does not
-        answer: a dead mount with many logs costs one deadline a round, not one a log.
+        Those of one are asked until one does not answer, and the others are left for the next round: a dead mount with
+        many logs costs one deadline a round, not one a log.
         """
         stuck = self._offload.stuck
         groups: dict[tuple[str, str], list[Key]] = {}
         for key in keys:
             if key not in stuck:
                 groups.setdefault((key[1], self._mounts.point(key[2]) if key[1] == "/" else ""), []).append(key)
-        for first, *others in groups.values():
-            yield [first]
-            if first not in self._offload.stuck:
-                yield others
+        return groups.values()
 
     def _ask(self, keys: Sequence[Key], now: float) -> list[tuple[Key, Reading | None]]:
         entries = [(key, self._entries[key]) for key in keys]
-        answers = self._offload.run(
-            (key, partial(read, entry.target, key[2], entry.label, entry.following, now)) for key, entry in entries
-        )
-        return [(key, answers.get(key)) for key in keys]
+        jobs = ((key, partial(read, entry.target, key[2], entry.label, entry.following, now)) for key, entry in entries)
+        answers = self._offload.run(jobs, until_stuck=True)
+        stuck = self._offload.stuck.intersection(keys)
+        return [(key, answers.get(key)) for key in keys if key in answers or key in stuck or not stuck]
 
     def _take(self, key: Key, reading: Reading | None, now: float) -> Sequence[TailChunk]:
         entry = self._entries[key]
@@ -165,8 +162,8 @@ class TailSource:
         }
         if due:
             self._expanded_seconds, self._mounts = now, MountTable.read()
-        for keys in self._careful(wanted):
-            answers = self._offload.run((key, partial(expand, wanted[key])) for key in keys)
+        for keys in self._by_mount(wanted):
+            answers = self._offload.run(((key, partial(expand, wanted[key])) for key in keys), until_stuck=True)
             for key, found in answers.items():
                 self._found[wanted[key]] = found
 
