@@ -7,6 +7,11 @@ them. Both read the log from its start, and both follow a file that grows. Lines
 the worse ratio counts. The exit status is 1 where ours understands under half as many lines as mtail, counts under ten
 times as many, costs over 1 % of a core at 100 lines a second, or grows by over 5 MiB. It takes a quarter of an hour
 and 3 GiB below --directory.
+
+Following is held to half of mtail's lines too; as many were not reached (0.6 to 0.8). Of the 18 us of CPU that a
+followed line takes, 9 are its understanding, which alone is quicker than mtail, and 2 the state of its run. The rest is
+the exporter around it: reading, the way from thread to thread, a judgement for each MiB, and the scrapes by which this
+benchmark asks how far it is. A log that prints 100 lines a second is far from any of this.
 """
 
 from __future__ import annotations
