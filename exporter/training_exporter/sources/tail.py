@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,8 @@ RETIRED_SECONDS = 600.0  # how long the place in a file is remembered that is no
 MAX_RETIRED = 64  # each holds its file open, which keeps the blocks of a deleted one
 TWIN_SECONDS = 30.0  # between two looks whether a second name of a file is one of its own now
 MAX_FILES = 1024
+
+logger = logging.getLogger(__name__)
 
 Key = tuple[str, str, str]  # run, root, path
 
@@ -57,6 +60,7 @@ class TailSource:
         self._found: dict[LogTarget, tuple[str, ...]] = {}
         self._expanded_seconds: float | None = None
         self._mounts = MountTable({})  # as of then
+        self._starved = False
         self._offload: Offload[Key] = Offload("log-reader", deadline_seconds=deadline_seconds)
         self._waker = Waker(wake) if wake is not None else None
 
@@ -161,11 +165,19 @@ class TailSource:
             (target.run, target.root, target.path): target for target in patterns if due or target not in self._found
         }
         if due:
-            self._expanded_seconds, self._mounts = now, MountTable.read()
-        for keys in self._by_mount(wanted):
-            answers = self._offload.run(((key, partial(expand, wanted[key])) for key in keys), until_stuck=True)
-            for key, found in answers.items():
-                self._found[wanted[key]] = found
+            self._expanded_seconds = now
+        try:
+            if due:
+                self._mounts = MountTable.read()
+            for keys in self._by_mount(wanted):
+                answers = self._offload.run(((key, partial(expand, wanted[key])) for key in keys), until_stuck=True)
+                self._found.update((wanted[key], found) for key, found in answers.items())
+        except OSError as error:  # no descriptor or memory is left, which says nothing about the files
+            if not self._starved:
+                logger.warning("files of logs cannot be looked for: %s; the known ones are followed", error)
+            self._starved = True
+        else:
+            self._starved = self._starved and not due
 
     def _choose(self, targets: Sequence[LogTarget], known: set[LogTarget], now: float) -> None:
         """Keep the place in files still wanted, begin the new ones, remember for a while those no longer wanted."""
