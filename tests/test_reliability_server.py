@@ -30,6 +30,7 @@ from training_exporter import server as server_module
 from training_exporter.options import ServeOptions
 from training_exporter.runs.view import NodeView
 from training_exporter.server import Server
+from training_exporter.sources.tail import FILES_SHARE
 from training_exporter.web import authentication
 
 OPTIONS = ServeOptions(listen_addresses=("127.0.0.1:0",), enable_lifecycle=True)
@@ -278,10 +279,11 @@ def _basic(login: str) -> str:
 
 
 class TestDescriptors:
-    """An exporter that may open no more files."""
+    """An exporter that may open no more files: its logs and its clients have them all."""
 
     ALLOWED = 64
     LOGS = 100
+    CLIENTS = 60
 
     @pytest.fixture
     def starved(self, tmp_path: Path, stack: ExitStack) -> Exporter:
@@ -307,6 +309,10 @@ class TestDescriptors:
         """New clients and old ones are served, a source says that it fails, and a living job keeps its outcome open."""
         made = stack.enter_context(job(tmp_path / "job"))
         training = Training(made, made.directory / "out")
+        for _ in range(self.CLIENTS):
+            held = socket.create_connection(("127.0.0.1", starved.port), timeout=PATIENCE_SECONDS)
+            stack.callback(held.close)
+            held.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more
         wait_until(
             "no descriptor is left",
             lambda: "Too many open files" in starved.text() or _open_files(starved.pid) >= self.ALLOWED - 1,
@@ -326,6 +332,14 @@ class TestDescriptors:
         assert outcomes in (None, 0.0)
         assert starved.text().count("Traceback") == 0
         assert len(starved.text().splitlines()) < 40  # once each, not once a second
+
+    def test_logs_leave_descriptors_to_others(self, starved: Exporter) -> None:
+        """Those past their share are not followed, which is said once."""
+        wait_until("the logs are known", lambda: "log files are followed" in starved.text(), seconds=PATIENCE_SECONDS)
+        share = self.ALLOWED // FILES_SHARE
+        assert f"{share} log files are followed, and {self.LOGS - share} are not" in starved.text()
+        fetch(f"{starved.url}/metrics")
+        assert _open_files(starved.pid) < self.ALLOWED - 10
 
     def test_the_limit_is_raised_as_far_as_it_may(self, tmp_path: Path, stack: ExitStack) -> None:
         """A soft limit that is too low for many logs does not stay."""

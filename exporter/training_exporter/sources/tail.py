@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import posixpath
+import resource
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from training_exporter.clock import Clock
 from training_exporter.model import LogTarget, TailChunk
@@ -23,6 +25,9 @@ RETIRED_SECONDS = 600.0  # how long the place in a file is remembered that is no
 MAX_RETIRED = 64  # each holds its file open, which keeps the blocks of a deleted one
 TWIN_SECONDS = 30.0  # between two looks whether a second name of a file is one of its own now
 MAX_FILES = 1024
+# Of the descriptors that this process may have, one part in so many is for the files of logs, and for those followed
+# before: clients and the other sources need some too.
+FILES_SHARE, RETIRED_SHARE = 3, 8
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +66,9 @@ class TailSource:
         self._expanded_seconds: float | None = None
         self._mounts = MountTable({})  # as of then
         self._starved = False
+        self._most_files = _affordable(MAX_FILES, FILES_SHARE)
+        self._most_retired = _affordable(MAX_RETIRED, RETIRED_SHARE)
+        self._full = False
         self._offload: Offload[Key] = Offload("log-reader", deadline_seconds=deadline_seconds)
         self._waker = Waker(wake) if wake is not None else None
 
@@ -181,17 +189,20 @@ class TailSource:
 
     def _choose(self, targets: Sequence[LogTarget], known: set[LogTarget], now: float) -> None:
         """Keep the place in files still wanted, begin the new ones, remember for a while those no longer wanted."""
-        wanted: dict[Key, LogTarget] = {}
+        every: dict[Key, LogTarget] = {}
         for target in targets:
             for path in self._found.get(target, ()) if is_pattern(target.path) else (target.path,):
-                if len(wanted) < MAX_FILES:
-                    wanted.setdefault((target.run, target.root, path), target)
+                every.setdefault((target.run, target.root, path), target)
+        wanted = dict(islice(every.items(), self._most_files))
+        if len(every) > len(wanted) and not self._full:
+            logger.warning("%d log files are followed, and %d are not", len(wanted), len(every) - len(wanted))
+        self._full = len(every) > len(wanted)
         for key in [key for key in self._entries if key not in wanted]:
             self._retired.pop(key, None)  # the newest are the last
             entry = self._retired[key] = self._entries.pop(key)
             entry.retired_seconds = now
         young = [item for item in self._retired.items() if now - item[1].retired_seconds < RETIRED_SECONDS]
-        self._retired = dict(young[-MAX_RETIRED:])
+        self._retired = dict(young[-self._most_retired :])
         for key, target in wanted.items():
             if key in self._entries:
                 self._entries[key].target = target
@@ -221,3 +232,8 @@ class TailSource:
         if self._waker is not None:
             followed = {posixpath.dirname(path): None for _, root, path in self._entries if root == "/"}
             self._waker.watch(directory for directory in followed if directory not in growing)
+
+
+def _affordable(most: int, share: int) -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(1, min(most, soft // share))
