@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -20,6 +21,7 @@ import yaml
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from tools import needs
 from training_exporter.config import duration_seconds
 from training_exporter.demo import DEFAULT, LEAD_SECONDS, ORDINARY_SECONDS, Stage, epoch_seconds, free_address, point_of
 from training_exporter.demo_stack import EVALUATION, SCRAPE, Stack, StackError, free_port
@@ -185,10 +187,9 @@ class TestStack:
             assert f"{host}:{port}" != taken
         assert free_address(taken) == taken
 
-    @pytest.mark.skipif(
-        not all(map(shutil.which, ("prometheus", "promtool"))) or not ALERTMANAGER,
-        reason="Prometheus and Alertmanager are not installed",
-    )
+    @needs("prometheus")
+    @needs("promtool")
+    @pytest.mark.skipif(not ALERTMANAGER and not os.environ.get("CI"), reason="Alertmanager is not installed")
     def test_the_addresses_work(self, tmp_path: Path) -> None:
         """What is printed answers in a browser with any version, and the hint is a command that shows the alerts."""
         stack = Stack(tmp_path, ROOT, "127.0.0.1:1")
@@ -202,7 +203,7 @@ class TestStack:
         finally:
             stack.stop()
 
-    @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+    @needs("promtool")
     def test_the_past_becomes_blocks(self, tmp_path: Path) -> None:
         """Prometheus finds the past of the run as blocks of its own."""
         past = Recording({"job": "training-exporter", "instance": 'a"b'})

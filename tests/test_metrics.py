@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -15,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tools import needs
 from training_exporter import catalogue, metrics
 from training_exporter.catalogue import CATALOGUE
 from training_exporter.metrics import ReloadState, ViewCollector, families, label
@@ -96,7 +96,7 @@ class TestFamilies:
         ]
         assert wrong == []
 
-    @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+    @needs("promtool")
     def test_promtool_accepts_it(self, rich_view: NodeView) -> None:
         """`promtool check metrics` finds neither an error nor a naming fault."""
         text = generate_latest(registry_of(rich_view, RELOAD))

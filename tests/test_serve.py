@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tools import needs
 
 DEADLINE_SECONDS = 20.0
 
@@ -97,7 +98,7 @@ class TestServe:
         assert exporter.value("training_exporter_config_last_reload_successful") == 1
         assert "Sources" in exporter.get("/")
 
-    @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+    @needs("promtool")
     def test_promtool(self, start: Start) -> None:
         """`promtool check metrics` accepts what a fresh exporter says."""
         text = start().get("/metrics").encode()

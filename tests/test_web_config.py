@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tools import needs
 from training_exporter import server as server_module
 from training_exporter.documents import DocumentError, Fault
 from training_exporter.options import ServeOptions
@@ -328,7 +329,7 @@ class TestLoad:
         assert (load(web_file).tls, load(web_file).users) == (None, {})
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
+@needs("prometheus")
 class TestPrometheus:
     def test_scrapes_with_certificate_and_password(self, serve: Serve, tmp_path: Path) -> None:
         """A real Prometheus scrapes through TLS, its client certificate and its password."""

@@ -24,6 +24,12 @@ def tool(name: str) -> str:
     return found
 
 
+def needs(name: str) -> pytest.MarkDecorator:
+    """Skips a test where a program is not on PATH; in CI it runs, and fails."""
+    missing = shutil.which(name) is None and not os.environ.get("CI")
+    return pytest.mark.skipif(missing, reason=f"{name} is not installed")
+
+
 def sources() -> list[str]:
     """Every file that belongs to the project, relative to its folder: what git knows or would take in."""
     if not (ROOT / ".git").exists():  # an unpacked archive, in which nothing else lies but what was built
