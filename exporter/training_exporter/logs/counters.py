@@ -39,7 +39,8 @@ _LED = re.compile(rf"^\s*\[(?P<step>{N})\]\s+(?=[A-Za-z][^\s=:]{{0,60}}(?:\s[^\s
 _RANGE = re.compile(rf"{N}-(?P<last>\d{{1,12}})\s?batch(?:es)?\b")  # ESPnet: `1epoch:train:1-500batch:`
 _EPOCH = re.compile(
     rf"(?:\bepochs?\b|\bep\.)(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
-    rf"(?<!\w)(?P<after>{N})(?:/(?P<of>{N}))?(?:st|nd|rd|th)?\s?epoch\b",
+    # a number in front is the epoch's only where none stands behind: `loss=2.5 epoch=1`
+    rf"(?<!\w)(?P<after>{N})(?:/(?P<of>{N}))?(?:st|nd|rd|th)?\s?epoch\b(?!\s*[:=@#]?\s*[\[(]?\s*{N})",
     re.IGNORECASE,
 )
 # `Eval loss at step 1000: 1.61`
@@ -57,6 +58,8 @@ _STEP = re.compile(
     rf"(?:\b|(?<=\.))\s*(?:[:=#@]|no\.?)?\s*[\[(]?\s*(?P<step>{N})(?![\w%]*\w){_OF.format('total')}\s*[\])]?",
     re.IGNORECASE,
 )
+# DeepSpeed's engine counts epochs for itself, and not those of the training: `epoch=0/micro_step=8/global_step=4`
+_ENGINE = re.compile(rf"\bepoch={N}/(?=micro_step=)")
 _UPDATES = re.compile(rf"@ (?P<step>{N}) updates")
 _FRACTION = re.compile(rf"^\W*(?<!/)(?P<step>{N})\s*/\s*(?P<total>{N})(?=\s)(?!\s*\()")
 _FRACTION_OF = re.compile(
@@ -153,7 +156,7 @@ class Counters:
 def extract(text: str) -> tuple[Counters, str]:
     """The counters of a masked message, and the message without them."""
     found = Counters()
-    text = _between(text, found)
+    text = _between(_ENGINE.sub("", text), found)
     for match in _once(_MMENGINE, text):
         found.split = _split(match["split"])
         found.epoch = _ref(match["epoch"])

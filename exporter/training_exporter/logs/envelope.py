@@ -63,8 +63,7 @@ class Unwrapper:
         return [text]
 
     def _join(self, stream: str, text: str, *, whole: bool) -> list[str]:
-        joined = (self._partial.pop(stream, "") + text)[:MAX_PARTIAL]
-        if whole:
-            return [clean_text(line) for line in _ENDS.split(joined)]
-        self._partial[stream] = joined
-        return []
+        pieces = _ENDS.split((self._partial.pop(stream, "") + text)[:MAX_PARTIAL])
+        if not whole:  # a bar is redrawn for hours before its line ends: what was drawn over is complete
+            self._partial[stream] = pieces.pop()
+        return [clean_text(piece) for piece in pieces]

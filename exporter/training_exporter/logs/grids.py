@@ -18,14 +18,19 @@ _SPLITS = re.compile(
     r"^\s*train(?:ing)?\s*\|\s*(?P<other>val(?:id(?:ation)?)?|dev|test|eval(?:uation)?)\s*$", re.IGNORECASE
 )
 _SPLIT_ROW = re.compile(r"^(?P<name>[A-Za-z][^|]{0,200}?)\s*\|\s*(?P<train>\S+)\s*\|\s*(?P<other>\S+)\s*$")
-_RUN_SUMMARY = re.compile(r"^\s*Run (?:summary|history):\s*$")  # of W&B: what was logged before, once more
+# Of W&B, what was logged before, once more; or what the run was told
+_SUMMARY = re.compile(
+    r"^\s*(?:Run (?:summary|history)|"
+    r"(?:[A-Za-z]+ )?(?:config(?:uration)?|arg(?:ument)?s|settings|hyper-?parameters|options)):\s*$",
+    re.IGNORECASE,
+)
 _CLOSING = re.compile(r"[└╰╘╚┗]")
 _LAST = 2  # cells of a name and its value
 
 
 def kind(message: str) -> str:
     """What a masked message begins: a `grid`, `splits`, or a `summary` of which nothing is read; else empty."""
-    if _SPLITS.match(message) or _RUN_SUMMARY.match(message):
+    if _SPLITS.match(message) or _SUMMARY.match(message):
         return "splits" if "|" in message else "summary"
     inside = _inside(message)
     if inside is None:

@@ -24,8 +24,9 @@ _RANK_PREFIXES = [
     re.compile(rf"\[(?!(?:train|val|eval|test|dev)\w*\])[A-Za-z][\w.-]*\]\s(?={T})"),  # host name before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
-# `I0630 10:22:31.118 140233 f.py:88]`, and dinov2's with a whole date and a logger's name
-_GLOG = re.compile(rf"\[?[IWEF]\d{{3,8}} {T}(?:\.?\d*) (?:{N} )?(?:[A-Za-z]\w* )?[\w./-]+:{N}\]\s?")
+# `I0630 10:22:31.118 140233 f.py:88]`, absl's before it is initialised, `I0000 00:00:1769797260.220114 60188 f.cc:12]`,
+# and dinov2's with a whole date and a logger's name
+_GLOG = re.compile(rf"\[?[IWEF]\d{{3,8}} {T}(?::{N})?(?:\.?\d*) {{1,8}}(?:{N} )?(?:[A-Za-z]\w* )?[\w./-]+:{N}\]\s?")
 _STDLIB = re.compile(rf"({_LEVEL}):([\w.]+):")
 _STDLIB_TIME = re.compile(rf"({_LEVEL}):(?={T}:)")
 _LEVEL_WORD = re.compile(rf"({_LEVEL})(?:(?:\s*[-|:>]+)\s|\s+|(?=\[)|$)")

@@ -27,10 +27,10 @@ _TIME = (
 # thousands separators only behind one to three digits: `[1000,200]` are two numbers
 _REST = r"(?:(?<!\d{4})(?:[,_]\d{3}){1,8}(?!\d))?(?:\.\d+)?"
 _NUMBER = rf"(?:(?<=\d)\d*{_REST}|(?<=[-+])(?:\d+{_REST}|\.\d+)|(?<=\.)\d+)(?:[eE][-+]?\d+)?"
-# A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k), not to a value.
+# A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k, copa/5-shot/acc), not to a value.
 _TOKEN = re.compile(
     rf"({_FIRST}(?<![\w.@]{_FIRST})(?<!\w[-+]{_FIRST})"
-    rf"(?:(?<=\d)(?=\d*(?:[-/:]\d|[ ]d))(?:{_TIME})|{_NUMBER})(?![\d_]))",
+    rf"(?:(?<=\d)(?=\d*(?:[-/:]\d|[ ]d))(?:{_TIME})|{_NUMBER})(?![\d_]|(?<=/\d)-[a-zA-Z]|(?<=/\d\d)-[a-zA-Z]))",
     re.ASCII,
 )
 

@@ -63,7 +63,7 @@ _EPOCH_END = _re(
     rf"done|ended|took)\b)"
 )
 _VAL_BEGIN = _re(
-    r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?\b|(?:lm )?evals?\b|sanity)|"
+    r"^\W*(?:running (?:evaluation|validation|prediction|test(?:ing)?\b|(?:[a-z]+ )?evals?\b|sanity)|"
     r"(?:begin(?:ning)?|start(?:ing|ed)?|launching|entering) (?:the )?(?:validation|evaluation|eval\b|evaluating|"
     r"validating|testing)|"
     rf"(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:started|begins?|starting)|"
@@ -78,7 +78,8 @@ _VAL_BEGIN = _re(
 )
 _VAL_END = _re(
     rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:completed?|finished|done|ended)|"
-    r"(?:finished|completed|done with) (?:the )?(?:validation|evaluation|evaluating|validating|lm evals?|evals?\b))"
+    r"(?:finished|completed|done with) (?:the )?(?:validation|evaluation|evaluating|validating|"
+    r"(?:[a-z]+ )?evals?\b(?! (?:step|batch|iter))))"
 )
 _COMPILE = _re(
     r"^\W*(?:compiling (?:the )?(?:model|each|graph|function|loss|transformer|blocks?|module|train)|"
@@ -113,10 +114,12 @@ _KEPT = r"(?:check-?points?|ckpts?|model|weights|adapter|snapshot)"
 _SAVED = _re(
     rf"^\W*(?:(?:successfully |finished |done |training |trainer |trial \S+ )?(?:saved|wrote|stored) .*?{_OBJECT}|"
     rf"(?:finished|completed|done) (?:saving|writing) .*?{_OBJECT}|"
-    rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded)\b|"
+    rf".{{0,80}}?\b{_KEPT}\b.{{0,160}}?\b(?:successfully )?(?:saved|finalized successfully|uploaded|written)\b|"
+    r".{0,80}?\bsaving (?:the )?(?:model |full )*(?:checkpoint|model) took\b|"
     rf".{{0,40}}\b{_KEPT} (?:save )?(?:completed?|finished|done)\b|"
     rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
     rf"\S{{1,200}}\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saved\b|"
+    r"(?:global |local )?checkpoint save\b.*\bsave duration\b|(?:\[[^\]]{0,80}\]\s?){1,4}finished saving\b|"
     r"(?:\w+ )?(?:train(?:ing|er)?|accelerator) state (?:was )?saved\b|\[?\w*\]?\s?check-?point \S+ is ready now|"
     rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|finished saving (?:model|checkpoint) to)"
 )
@@ -126,7 +129,8 @@ _SAVING = _re(
     rf"^\W*save (?:the |best |latest |last |final )*{_OBJECT} ?(?:is |in |to\b|:)|"
     rf"\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saving\b|"
     rf"\b(?:preparing to save|taking) (?:the |a )?{_OBJECT}|\b{_KEPT} .*?\babout to be saved|"
-    rf"^\W*checkpointing\b|^\W*checkpoint (?:policy|model|agent|network) (?:at|after) (?:step|iteration|epoch)\b|"
+    rf"^\W*local_global_step_folder:|^\W*checkpointing\b|"
+    rf"^\W*checkpoint (?:policy|model|agent|network) (?:at|after) (?:step|iteration|epoch)\b|"
     rf"(?:started|scheduled) (?:an )?async\w* checkpoint save"
 )
 _PROGRESS = _re(
@@ -138,22 +142,35 @@ _PROGRESS = _re(
     r"checkpoint of size .* saved|storing distributed optimizer|finished staging|chat template saved|"
     r"model checkpoint of size)"
 )
+_SHARD = _re(r"\bmodel checkpoint of size")  # torchtune: all that some of its recipes say of a save
 _ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
 _STEP_NAME = _re(
-    rf"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoint|ckpt|(?<![a-z])ba|updates?)[-_= ]*(?:at |"
-    rf"for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%|\s?epochs?\b)"
+    r"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoints?/|checkpoint|ckpt|(?<![a-z])ba|updates?)"
+    rf"[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%|\s?epochs?\b)"
 )
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
+# `trainer: training finished`: whatever a logger is called, if it is no word of the statement itself
+_SPEAKER = re.compile(r"^(?!\w*(?i:error|warning|note))[A-Za-z_][\w.]{0,60}:\s+(?=[A-Za-z\[*])")
 _SENTENCE = re.compile(r"[^.!]{1,80}[.!](?=\s)")
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
+_RESULTS = _re(r"^\W*(?:validation|evaluation|eval|test) (?:results?|metrics)\b")
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
-    r"^\W*(?:max|best|highest|lowest)\b|\b(?:improved\b|new best(?!\W*$)|reached .*\(best|"
+    r"^\W*(?:max|best|highest|lowest)\b|\b(?:new best(?!\W*$)|reached .*\(best|"
     r"better (?:model|score|metric)|"
     r"best (?:epoch|step|iteration|score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
-    r"not? improve|was not in top|updated checkpoint_best|"
+    r"was not in top|updated checkpoint_best|"
     r"loading best|best so far|early stopping counter|earlystopping|as top)|@\[ *iou="
+)
+# `val_loss improved from 0.60 to 0.51`, `no improvement for 3 epochs`, `improved=true`: beside a result they say
+# nothing new, and by themselves they repeat it.
+_NUMBER = rf"(?:{N}%?|[-+]?inf\b|nan\b)"
+_IMPROVEMENT = _re(
+    rf"[(\[]?\b(?:(?:did|does|has|have)(?: not|n't)? |not? |without )?improve(?:d|s|ments?)?\b"
+    rf"(?:\s?=\s?\w+|[\s:!]*(?:(?:from|by|to|over|since|for|in|of)\s|\()?\s*{_NUMBER}"
+    rf"(?:\s?(?:to|=>|-+>|→|>=)\s?{_NUMBER})*"
+    r"\s?(?:epochs?|evaluations?|steps?|checks?)?)?[)\]]?"
 )
 
 
@@ -177,22 +194,34 @@ def find(text: str) -> Mark | None:
     if saved := _checkpoint(text):
         return Mark(saved)
     found, _ = counters.extract(text)
+    said = _SPEAKER.sub("", text)
     for pattern, event, phase in _MARKS:
-        if pattern.search(text):
-            draft = Draft(
-                "mark",
-                event=event,
-                phase=phase,
-                epoch=found.epoch,
-                epoch_total=found.epoch_total,
-                step=found.step,
-                step_total=found.step_total,
-                outcome="finished" if event == "train_end" else None,
-            )
-            return Mark(draft, bare=event not in _MAY_REPORT or not _reports(text))
+        if pattern.search(text) or (said is not text and pattern.search(said)):
+            return of(event, phase, found, reports=may_report(event, text))
     if _RESUME.search(text) and not _NO_RESUME.search(text):
         return Mark(Draft("mark", event="resume", step=_name_ref(_STEP_NAME, text), epoch=found.epoch))
     return None
+
+
+def of(event: str, phase: LogPhase | None, found: counters.Counters | None = None, *, reports: bool = False) -> Mark:
+    """The mark of an event; the end of a training says how it went."""
+    found = counters.Counters() if found is None else found
+    draft = Draft(
+        "mark",
+        event=event,
+        phase=phase,
+        epoch=found.epoch,
+        epoch_total=found.epoch_total,
+        step=found.step,
+        step_total=found.step_total,
+        outcome="finished" if event == "train_end" else None,
+    )
+    return Mark(draft, bare=not reports)
+
+
+def without_improvement(text: str) -> str:
+    """A masked message without the words that say whether a result is better than the one before, and by how much."""
+    return _IMPROVEMENT.sub(" , ", text)
 
 
 def closing(text: str) -> Draft | None:
@@ -214,14 +243,17 @@ _MARKS: tuple[tuple[re.Pattern[str], str, LogPhase | None], ...] = (
 )
 
 
-def _reports(text: str) -> bool:
+def may_report(event: str, text: str) -> bool:
     """Whether a begin or end line carries results of its own."""
+    if event not in _MAY_REPORT:
+        return False
     if "{" in text:
         return True
     _, rest = counters.extract(text)
+    told = event == "val_end" or _RESULTS.search(text) is not None
     for pair in fields.scan(rest):
         name, split = names.normalise(pair.name)
-        if names.is_quality(name) and (pair.tight or split is not None):
+        if names.is_quality(name) and (told or pair.tight or split is not None):
             return True
     return False
 
@@ -229,7 +261,7 @@ def _reports(text: str) -> bool:
 def _checkpoint(text: str) -> Draft | None:
     text = _EPOCH_LEAD.sub("", text)
     if _PROGRESS.search(text):
-        return Draft("mark", event="checkpoint_progress", phase=None)
+        return Draft("mark", event="checkpoint_progress", phase="checkpoint" if _SHARD.search(text) else None)
     if _SAVE_NOT.search(text) and not re.search(r"is deleting.*saved", text):
         return None
     if _SAVED.search(text) and "about to be saved" not in text:

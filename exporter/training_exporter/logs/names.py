@@ -36,7 +36,7 @@ MAX_NAME = 200  # characters of a name as printed, the keys above it included
 _AUX = re.compile(
     r"""(?:^|_)(?:
       (?:run)?time|times|timing|timings|seconds|secs?|ms|duration|dur|elapsed|eta|remaining|hours|minutes
-      |per_sec(?:ond)?|per_s|samplespersec|it_s|iter_s|img_s|tok_s|toks|tok_sec|samples_sec|tokens_sec|sec
+      |per_sec(?:ond)?|per_s|\w*samplespersec|it_s|iter_s|img_s|tok_s|toks|tok_sec|samples_sec|tokens_sec|sec
       |wps|ups|ips|wpb|bsz|wall|tps|tflops?|tflop_s\w*|flops?|mfu|hfu|throughput|speed|fps|gpu_mem|bandwidth
       |mem|memory|max_mem|memallocated|maxmemallocated|vram|gb|mb|gib|mib|ram|cpu|gpus?|nodes?|world_size
       |num_tokens|parameters|params|tokens|samples|examples|images|instances|num_input_tokens_seen|total_tokens|seen
@@ -78,7 +78,10 @@ _QUALITY = re.compile(
 )
 _LOSS = re.compile(r"(?:^|_)\w*loss(?:es)?(?:_|$|\d)|(?:^|_)(?:nll|elbo)(?:_|$)")
 # How a loss is scaled or made up is none.
-_OF_LOSS = re.compile(r"loss(?:es)?_(?:scale\w*|weights?|coefs?|coeffs?|coefficients?|fn|func\w*|type|ratio)$")
+_OF_LOSS = re.compile(
+    r"loss(?:es)?_(?:\w+_)?(?:scale\w*|scaling|weights?|coefs?|coeffs?|coefficients?|fn|func\w*|type|ratio|alpha|beta|gamma|"
+    r"lambda|multiplier|factor|smoothing|decay|reduction|threshold|target)$"
+)
 GRADIENTS = frozenset({"grad_norm", "gnorm", "global_grad_norm"})
 RATES = frozenset({"lr", "learning_rate", *GRADIENTS})  # printed beside a loss, of training only
 # Scores that only an evaluation computes; a line of nothing else is a result even where nothing announces it.

@@ -13,7 +13,7 @@ from training_exporter.logs.plan import Draft, Ref
 from training_exporter.model import Split
 
 _VALIDATION = re.compile(
-    r"\b(?:validat(?:e[ds]?|ion|ing)|valid(?:_\w+)?|val(?:[_-]\w+)?|eval(?:[_-]?(?:set|metrics|results|step))?|"
+    r"\b(?:validat(?:e[ds]?|ion|ing)|valid(?:_\w+)?|val(?:[_-]\w+)?|evals?(?:[_-]?(?:set|metrics|results|step))?|"
     r"evaluat(?:e[ds]?|ion|ing)|dev[ _]?set|"
     r"on dev|held[- ]?out|(?:train(?:ing)?|infer(?:ence)?)_eval|dev(?=\s?:)|"
     r"saving dict for global step)\b"
@@ -48,9 +48,9 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
     """The record of a line, or None. `context` are its words besides the pairs, in lower case."""
     split = _split_of(context, found)
     averaged = "averaged stats" in context  # DETR, torchvision: the last batch, and behind it what the line is about
-    report = _Report(found, usable=sum(pair.value is not None for pair in pairs), averaged=averaged)
+    report = _Report(found, split, usable=sum(pair.value is not None for pair in pairs), averaged=averaged)
     for pair in pairs:
-        if pair.value is not None:
+        if pair.value is not None and not _best_of_nothing(pair):
             report.add(pair, pair.value)
     split = split or (report.counted if report.counted in ("val", "test") else None)
     if split in ("val", "test"):
@@ -59,6 +59,8 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         report.assign("val")
     elif split is None and report.trains:
         split = "train"
+    if report.repeats_best:
+        return None
     whole = split in ("val", "test") and (found.whole or (found.step_total is not None and not report.measured))
     told = split in ("val", "test") and report.told  # both the words and the names say so
     if not (whole or told or report.says_something(leftover)):
@@ -82,20 +84,22 @@ def draft(pairs: Sequence[Pair], found: Counters, context: str, leftover: str = 
         lone=report.lone(leftover),
         sure=sum(names.is_evaluation_only(name) for name, _ in report.groups["plain"]) > 1,
         units=(found.unit, 1),
+        outcome="finished" if report.last else None,
     )
 
 
 class _Report:
     """The pairs of one record, sorted."""
 
-    def __init__(self, found: Counters, usable: int, *, averaged: bool = False) -> None:
+    def __init__(self, found: Counters, split: Split | None, usable: int, *, averaged: bool = False) -> None:
         self.groups: dict[str, list[tuple[str, Ref]]] = {"plain": [], "train": [], "val": [], "test": []}
         self.averages: list[tuple[str, Ref]] = []
         self.suffix: Ref | None = None
         self.counted: Split | None = None  # split in the name of a counter: `Eval num_timesteps=5000`
         self.partial = False
-        self.summary = False
+        self._runtime: str | None = None  # the split that is said to have run so long, or an empty text
         self._found = found
+        self._split = split  # what the words around the pairs say
         self._usable = usable
         self._averaged = averaged
         self._quality = 0
@@ -109,6 +113,22 @@ class _Report:
     @property
     def measured(self) -> bool:
         return any(self.groups.values())
+
+    @property
+    def summary(self) -> bool:
+        """Whether it has the HF Trainer's last words, and none of those that it has for every step."""
+        return self._runtime is not None and not any(name in names.RATES for name, _ in self.groups["plain"])
+
+    @property
+    def last(self) -> bool:
+        """Whether the HF Trainer says by it that its training is over: `'train_runtime': 641.9`."""
+        return self.summary and self._runtime == "train"
+
+    @property
+    def repeats_best(self) -> bool:
+        """Whether all that is measured is the best of what was measured before: `best_step=399 best_score=0.37`."""
+        measured = [name for group in self.groups.values() for name, _ in group]
+        return bool(measured) and all(name.startswith("best_") and not name[5:6].isdigit() for name in measured)
 
     @property
     def only_results(self) -> bool:
@@ -126,9 +146,9 @@ class _Report:
         """Take a pair for what its name says."""
         self.partial |= pair.name.lower().startswith("running ")
         name, own = names.normalise(pair.name)
-        self.summary |= name == "runtime" and own != "val"  # the HF Trainer's last words
-        if name.startswith("best_") and isinstance(value, float) and not isfinite(value):
-            return  # the best of nothing yet: `'best_train_loss': inf` in a state that is printed at the start
+        if own == "test" and self._split == "val" and not pair.name.lower().startswith("test"):
+            own = "val"  # of a task that is called so: `arc_easy_test_rc_5shot`
+        self._runtime = (own or "") if name == "runtime" and own != "val" else self._runtime
         if name == "position":  # EAGLE prints one line for each, with the same names
             self.suffix = value
         elif not name:
@@ -185,6 +205,11 @@ class _Report:
     def _credible(self, pair: Pair, name: str) -> bool:
         """Whether a pair without `=` or `:` is one, and not two words of prose."""
         return pair.tight or names.is_quality(name) or (self._usable >= _ROW and pair.words == 1)
+
+
+def _best_of_nothing(pair: Pair) -> bool:
+    """Whether it is the best value before there is any: `'best_train_loss': inf` in a state printed at the start."""
+    return isinstance(pair.value, float) and not isfinite(pair.value) and "best_" in pair.name
 
 
 def _letters(text: str) -> int:

@@ -21,7 +21,7 @@ _ROW = re.compile(
 _VALUE = re.compile(r"(?<![\w.])[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|nan|inf)(?![\w.])")
 _LOADER = re.compile(r"dataloader\s*(?P<number>\d+)", re.IGNORECASE)
 _SECTION = re.compile(r"^\s*\|\s*[A-Za-z][\w-]*/\s*\|\s*\|\s*$")
-_TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\|.*$|:\s*\|.*$")
+_TAIL_BAR = re.compile(r":\s*(?:\d|" + N + r")+%\s?[|━╸╺─].*$|:\s*\|.*$")
 _CELLS = re.compile(r"\s*[|│┃]\s*|\s{2,}|\t|(?<=\S),\s?(?=\S)")
 _EPOCHS = frozenset({"epoch", "e"})
 _STEPS = frozenset({"step", "iter", "iteration", "#"})
@@ -130,7 +130,18 @@ def header(message: str) -> tuple[str, ...]:
     enough = len(known) >= 3 if cells[0].lower() in _KNOWN else len(known) * 2 >= len(cells)
     if not enough or any(cell.lower() == "category" for cell in cells):
         return ()
-    return cells
+    return _grouped(cells)
+
+
+def _grouped(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """With the group in the name where names come again: `Box(P R mAP50) Mask(P R mAP50)`, ultralytics' two kinds."""
+    group = ""
+    named = []
+    for column in columns:
+        begins = column.partition("(")
+        group = begins[0] if begins[1] else group
+        named.append(f"{group}({column}" if column in named and not begins[1] else column)
+    return tuple(named)
 
 
 def of_classes(columns: tuple[str, ...]) -> bool:

@@ -124,7 +124,7 @@ class Tracker:
             else:
                 self._emit(said, "checkpoint_progress" if role == "save" else "progress")
             if said.draft.validation or said.draft.test:
-                self._repeatable(said, Counts(epoch=counts.epoch))
+                self._repeatable(said, Counts(epoch=self._announced if counts.epoch is None else counts.epoch))
 
     def _role(self, draft: Draft, counts: Counts) -> BarRole:
         """A bar without a description of its own is of the validation while one is open and its length is another."""
@@ -159,7 +159,8 @@ class Tracker:
 
     def _train_bar(self, said: Said) -> None:
         counts = said.counts
-        if not self._advanced(said.draft.event, counts) or not counts.step:
+        last = self.phase == "done" and counts.step == counts.step_total  # drawn once more when all is over
+        if last or not self._advanced(said.draft.event, counts) or not counts.step:
             self._emit(said, "progress", counts=counts)
             return
         if counts.step_total is not None:
@@ -251,6 +252,7 @@ class Tracker:
         self.phase = "validation"
         self._awaiting, self._result_line = False, said.record.end_line
         self._emit(said, "validation", split=split, counts=counts, metrics=metrics)
+        self._judge_finite(said, {name: number for name, number in metrics.items() if names.is_loss(name)})
 
     def _train(self, said: Said) -> None:
         draft, counts = said.draft, said.counts
@@ -262,6 +264,9 @@ class Tracker:
         if draft.event == "train_summary" or draft.suffix is not None or (counts.step is None and not with_loss):
             if draft.split == "train" or draft.train or counts.step is not None or counts.epoch is not None:
                 self._emit(said, "train_summary", split="train", counts=counts, metrics=metrics)
+            if draft.outcome is not None:
+                self.phase, self._validating = "done", False
+                self._emit(said, "train_end", message=draft)
             return
         if counts.step is not None:
             self._record_steps = True

@@ -13,9 +13,11 @@ from training_exporter.logs import (
     counters,
     fields,
     grids,
+    labels,
     literals,
     marks,
     messages,
+    names,
     novelty,
     report,
     tables,
@@ -30,7 +32,7 @@ _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘�
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 # What a model heard or wrote, beside what it should have.
 _SAMPLE = re.compile(
-    r"^\W*(?:(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?|"
+    r"^\W*\[(?:prompt|response|ground_truth|answer)\]\s|^\W*(?:(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?|"
     r"(?:first|last|example) (?:rollout )?(?:sample|example)|finish(?:ed)? rollout)\s?:",
     re.IGNORECASE,
 )
@@ -44,7 +46,7 @@ _BLOCK_HEADER = re.compile(
 # `Inference done 11/5000. Dataloading: ...`
 _VALIDATED = re.compile(
     rf"^\W*(?:(?:inference done|evaluated|validated|evaluating iter)\W*(?P<count>{N})\s*(?:/|of)\s*(?P<total>{N})|"
-    rf"completed eval step (?P<done>{N})\s*$)",
+    rf"completed eval step:? (?P<done>{N})(?=\s*$|,))",
     re.IGNORECASE,
 )
 _TIMERS = re.compile(r"^\W*(?:rank\S* )?(?:time|timers?|\(min, max\) time)\b.*\(ms\)", re.IGNORECASE)
@@ -62,9 +64,10 @@ _SECTION = re.compile(
     r"(?P<open>\[)?\b(?P<split>train|training|valid|val|validation|eval|dev|test)(?(open)\]|\s?(?::|\s-)\s(?=[A-Za-z]))",
     re.IGNORECASE,
 )
-# keys whose text says what a record is about
-_LABELS = frozenset(
-    ["event", "msg", "message", "split", "mode", "phase", "stage", "tag", "type", "name", "set", "dataset", "kind"]
+# What a run was told: `config: lr=0.1 eval_every=200`, `Namespace(lr=0.1, ...)`, a line of help
+_SETTINGS = re.compile(
+    r"(?i:^\W*(?:config(?:uration)?|arg(?:ument)?s|settings|hyper-?param\w*|options)\s*:\s)|"
+    r"\b(?:Namespace|[A-Z]\w*(?:Config|Args|Arguments|Options|Params))\(|\(default:? "
 )
 _LEADER = re.compile(r"^\s*[\w/()-]{1,80} \.{3,}[\s:]")  # `loss_scale ........... 0`: a setting, or a timer
 _IGNORED_BY_PYTHON = "Exception ignored in"  # a destructor failed: the traceback behind it ends nothing
@@ -97,10 +100,10 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         return replace(plan, rule=True), True
     holds = not _VALUE_DECIDES.search(masked)
     found = messages.find(unmask(head.message, tokens), head.level)
-    return (_reporting(plan, head, tokens) if found is None else _warning(plan, head, found)), holds
+    return (_reporting(plan, head, tokens) if found is None else _warning(plan, head, found, tokens)), holds
 
 
-def _warning(plan: Plan, head: Head, found: messages.Message) -> Plan:
+def _warning(plan: Plan, head: Head, found: messages.Message, tokens: Sequence[str]) -> Plan:
     """The plan of a known message: it gives no metrics, but it may begin a block, or say that something compiles."""
     draft = Draft(
         "message",
@@ -112,9 +115,12 @@ def _warning(plan: Plan, head: Head, found: messages.Message) -> Plan:
     )
     opens = "traceback" if found.name == "traceback" else ("rich" if head.rich else "")
     trouble = found.severity != "benign"
+    drawn, behind = _drawn(head)
+    if drawn and messages.find(unmask(behind.message, tokens), behind.level) is None:
+        drawn = ()  # the message is what the bar is called
     return replace(
         plan,
-        drafts=(draft, *_compile_mark(head.message)),
+        drafts=(*drawn, draft, *_compile_mark(behind.message)),
         opens=opens,
         joins=bool(opens),
         trouble=trouble,
@@ -144,14 +150,20 @@ def _reporting(plan: Plan, head: Head, tokens: list[str]) -> Plan:
 
 def statements(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
     """What a message without known warning says."""
+    drawn, behind = _drawn(head)
+    return (*drawn, *_said(behind, tokens)) if behind.message else drawn
+
+
+def _drawn(head: Head) -> tuple[tuple[Draft, ...], Head]:
+    """The bars at the begin of a message, and what is glued behind them."""
     drawn: deque[Draft] = deque(maxlen=MAX_BARS)
     while (bar := bars.find(head.message)) is not None:
         drawn.append(_of_bar(bar))
         rest = bar.rest.lstrip()
         if not rest:
-            return tuple(drawn)
+            return tuple(drawn), Head("")
         head = take_head(rest)
-    return (*drawn, *_said(head, tokens))
+    return tuple(drawn), head
 
 
 def _said(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
@@ -162,7 +174,7 @@ def _said(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
         done = index_of(progress["count"] or progress["done"])
         whole = index_of(progress["total"]) if progress["total"] else None
         return (Draft("record", split="val", role="validation", partial=True, step=done, step_total=whole),)
-    mark = marks.find(message)
+    mark = marks.find(message) or _labelled(message)
     best = marks.is_best(message)
     drafts: list[Draft] = [mark.draft] if mark is not None else []
     if mark is not None and mark.draft.event == "checkpoint_begin" and (closing := marks.closing(message)):
@@ -175,6 +187,38 @@ def _said(head: Head, tokens: Sequence[str]) -> tuple[Draft, ...]:
         if record is not None:
             drafts.append(record)
     return tuple(drafts)
+
+
+def _labelled(message: str) -> marks.Mark | None:
+    """The mark that a structured record names: `event=eval_end`, `"message": "training finished"`."""
+    for words in labels.happened(message[: marks.MAX_TEXT]):
+        named = labels.event(words)
+        mark = marks.find(words) if named is None else marks.of(*named)
+        if mark is not None:
+            counted = _counted(message)
+            draft = replace(
+                mark.draft,
+                epoch=counted.epoch,
+                epoch_total=counted.epoch_total,
+                step=counted.step,
+                step_total=counted.step_total,
+            )
+            return replace(mark, draft=draft, bare=mark.bare and not marks.may_report(draft.event, message))
+    return None
+
+
+def _counted(message: str) -> counters.Counters:
+    """The epoch and the step of a structured record."""
+    brace = message.find("{")
+    literal = literals.read(message, brace) if brace >= 0 else None
+    if literal is None:
+        found, rest = counters.extract(message)
+        printed = [(pair.name, pair.value) for pair in fields.scan(rest) if pair.tight and pair.value is not None]
+    else:
+        found, printed = counters.Counters(), literal[0].numbers
+    for name, ref in printed:
+        found.take(names.normalise(name)[0], ref)
+    return found
 
 
 def _compile_mark(message: str) -> tuple[Draft, ...]:
@@ -204,17 +248,18 @@ def _of_bar(bar: bars.Bar) -> Draft:
 
 
 def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
-    if _TIMERS.match(message) or _LEADER.match(message):
+    if _TIMERS.match(message) or _LEADER.match(message) or _SETTINGS.search(message):
         return None
     brace = message.find("{")
     literal = literals.read(message, brace) if brace >= 0 else None
     if literal is None:
         message = _PROSE.sub(lambda match: f"{match['split']} {match['name']}: ", message[:MAX_PROSE])
+        message = marks.without_improvement(message)
         found, rest = counters.extract(message)
         pairs = _by_section(rest, fields.scan(rest))
         if len(_WORD_SETTING.findall(message)) >= 3:
             return None
-        context = f"{logger} {_context(rest, pairs)}" if pairs else f"{logger} {message}"
+        context = f"{logger} {_context(rest, pairs) if pairs else message} {labels.context(message)}"
         return report.draft(pairs, found, context.lower(), leftover=rest)
     entries, end = literal
     if entries.listed:
@@ -222,10 +267,9 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     prefix, suffix = message[:brace][-MAX_PROSE:], message[end:][:MAX_PROSE]
     found, rest = counters.extract(prefix)
     pairs = [fields.Pair(unmask(name, tokens), ref) for name, ref in entries.numbers]
-    words = " ".join(text for key, text in entries.strings.items() if key.lower() in _LABELS)
     if len(entries.numbers) * 2 < entries.entries and not (found.known or "step" in message):
         return None  # mostly words: a configuration
-    return report.draft(pairs, found, f"{logger} {rest} {suffix} {words}".lower())
+    return report.draft(pairs, found, f"{logger} {rest} {suffix} {labels.context_of(entries.strings)}".lower())
 
 
 def _by_section(text: str, pairs: list[fields.Pair]) -> list[fields.Pair]:
