@@ -29,6 +29,8 @@ from training_exporter.logs.plan import Draft, Plan, quick_of
 # Text whose numbers decide what it means (an exit code, an Xid): two lines of that shape are not alike.
 _VALUE_DECIDES = re.compile(rf"exit ?code|return code|Xid|got signal|exit status|['\"]{N}['\"]\s*:")
 _RULE = re.compile(r"^[\s\-=*_─━═┃│║┏┓┗┛┡┩├┤└┘┌┐╇╈┳┻┴┬┼╔╗╚╝+|:~#·.•>]*$")
+# Another log, cited: `> [13:41:00] ERROR CUDA error: ...`
+_CITED = re.compile(rf"^> (?=\[?{T}|\[?(?:INFO|WARN|ERROR)|\w*(?:Error|Exception)\b|Traceback)")
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 # What a model heard or wrote, beside what it should have.
 _SAMPLE = re.compile(
@@ -92,7 +94,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         times=tuple(index for index, token in enumerate(tokens) if is_time(token)),
         novelty=novelty.masked_line(literal_parts),
     )
-    if not masked or _IGNORED.match(masked):
+    if not masked or _IGNORED.match(masked) or _CITED.match(masked):
         return plan, True
     if _SAMPLE.match(head.message):
         return plan, True
