@@ -244,6 +244,68 @@ class TestBlocks:
         assert (event.line, event.end_line, event.event) == (1, 2, "validation")
         assert event.metrics == {"loss": 9.146, "acc": 0.562}
 
+    RICH = (
+        "[09:26:53] INFO     Training epoch 1/2 started                    trainer.py:642",
+        "[09:27:19] INFO     train/loss_0=2.400, train/full_acc_0=0.41,    trainer.py:498",
+        "                    train/loss=17.000, epoch=0, lr=5.00e-05,                    ",
+        "                    global_step=40                                              ",
+        "           INFO     Validation epoch 1/2 started                  trainer.py:659",
+        "[10:09:13] INFO     val/loss_0_epoch=2.300,                       trainer.py:576",
+        "                    val/loss_epoch=1.01e+03, epoch=0                            ",
+        "           INFO     Validation epoch 1/2 completed                trainer.py:660",
+        "           INFO     Updated checkpoint_best -> 0                  trainer.py:632",
+        "                    (loss_epoch=1014.200012)                                    ",
+    )
+
+    @pytest.mark.parametrize(
+        "prefix",
+        [
+            *("[default0]:", "[rank0]:", "0: ", "00: ", "[1,0]<stdout>:", "gpu-n01: ", "[pod/trainer-0-x2/trainer] "),
+            *(
+                "\x1b[36m(Trainer pid=33)\x1b[0m ",
+                "2026-03-14T09:27:54.123456Z ",
+                "trainer-1  | ",
+                "[default0]:[rank0]:",
+            ),
+        ],
+    )
+    def test_a_wrapped_record_behind_what_a_launcher_prints(self, prefix: str) -> None:
+        """Whatever stands before every line of it, it is the same record, and what a rank adds is its rank."""
+
+        def told(before: str) -> list[tuple[object, ...]]:
+            lines = [f"{before.replace('54', str(50 + number))}{line}\n" for number, line in enumerate(self.RICH)]
+            return [
+                (event.line, event.end_line, event.event, event.phase, event.epoch, event.step, event.metrics)
+                for event in events_of("".join(lines).encode())
+            ]
+
+        assert told(prefix) == told("")
+        assert [event[2] for event in told("")] == ["epoch_begin", "train_step", "val_begin", "validation", "val_end"]
+
+    @pytest.mark.parametrize("prefix", ["", "[default0]:"])
+    @pytest.mark.parametrize("place", [2, 3])
+    def test_a_line_of_another_rank_within_a_wrapped_record(self, prefix: str, place: int) -> None:
+        """Launchers copy the output of the ranks line by line: what comes between ends no record."""
+        lines = [f"{prefix}{line}" for line in self.RICH]
+        lines.insert(
+            place,
+            "[default1]:[rank1]:W0314 09:27:55.1 42 torch/_dynamo/x.py:8] torch._dynamo hit config.recompile_limit (8)",
+        )
+        events = events_of("\n".join([*lines, ""]).encode())
+        (step,) = [event for event in events if event.event == "train_step"]
+        assert (step.step, set(step.metrics)) == (40, {"loss_0", "full_acc_0", "loss", "lr"})
+        assert "dynamo_recompile_limit" in {event.warning for event in events}
+
+    def test_a_record_of_another_rank_begins_a_new_one(self) -> None:
+        """Only what begins nothing comes between."""
+        lines = [
+            "[default0]:[09:27:19] INFO     train/loss=2.4,      t.py:498",
+            "[default1]:[09:27:19] INFO     train/loss=2.6,      t.py:498",
+        ]
+        lines.append(f"[default1]:{'global_step=40':>34}")
+        events = events_of("\n".join([*lines, ""]).encode())
+        assert [(event.rank, event.step) for event in events] == [(0, None), (1, 40)]
+
     def test_block_is_closed_by_silence(self) -> None:
         """Nothing follows the last record: after two seconds it is complete."""
         parser = LogParser()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from training_exporter.logs.heads import is_rich_rest
+from training_exporter.logs.heads import rich_rest
 from training_exporter.logs.plan import Record, Ref
 
 MAX_LINES = 400
@@ -27,7 +27,8 @@ class Block:
     rows: int = 0
     values: dict[str, Ref] = field(default_factory=dict)  # of pycocotools' summary
     caught: bool = False  # a traceback that the program logged itself
-    foreign: int = 0  # lines of other ranks within a traceback
+    foreign: int = 0  # lines of other ranks within a traceback or a record
+    prefix: str = ""  # what stands before every line of a RichHandler's record
 
     def add(self, text: str, line: int, time_seconds: float) -> bool:
         """Take a line; False when the block is as long as a block may be."""
@@ -42,7 +43,7 @@ class Block:
 
     def wrap(self, text: str, line: int, time_seconds: float) -> bool:
         """Take a line that goes on where RichHandler cut the one before; False for any other."""
-        taken = self.room and is_rich_rest(text)
-        if taken:
-            self.add(text.strip(), line, time_seconds)
-        return taken
+        rest = rich_rest(text, self.prefix) if self.room else None
+        if rest is not None:
+            self.add(rest, line, time_seconds)
+        return rest is not None

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from training_exporter.logs import coco, grids, literals, tables, tracebacks
 from training_exporter.logs.block import MAX_LINES, Block
+from training_exporter.logs.heads import rich_prefix
 from training_exporter.logs.lexer import unmask
 from training_exporter.logs.names import normalise
 from training_exporter.logs.plan import Draft, Plan, Record, Ref, value
 from training_exporter.model import Split
 
 MAX_TRACEBACKS = 64
-MAX_FOREIGN = 8  # lines of other ranks within a traceback: Python writes it line by line
+MAX_FOREIGN = 8  # lines of other ranks within a traceback, which Python writes line by line, or within a record
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
 _BULLET = "- "  # xtuner's lists: `- rewards/mean : 0.41`
@@ -125,10 +126,13 @@ class Assembler:
     def _open(self, kind: str, record: Record) -> Block:
         block = Block(kind, record, record.end_line, record.time_seconds)
         block.texts.append(unmask(record.plan.message, record.tokens))
+        block.prefix = rich_prefix(record.text) if kind == "rich" else ""
         return block
 
     def _continue(self, block: Block, record: Record) -> Taking:
-        if block.kind in ("rich", "config", "summary"):
+        if block.kind == "rich":
+            return (yield from self._rich_row(block, record))
+        if block.kind in ("config", "summary"):
             return self._rest(block, record)
         if block.kind == "framed":
             text = unmask(record.plan.message, record.tokens)
@@ -148,10 +152,21 @@ class Assembler:
         }
         return (yield from rows[block.kind](block, record))
 
+    def _rich_row(self, block: Block, record: Record) -> Taking:
+        """A line that only goes on where the line before was cut, or one of another rank or stream in between."""
+        if block.wrap(record.text, record.end_line, record.time_seconds):
+            return True
+        plan = record.plan
+        another = plan.rank is not None and _rank_key(record) != _rank_key(block.first)
+        between = another or (plan.drafts and all(draft.kind == "message" for draft in plan.drafts))
+        if not between or plan.opens or plan.joins or block.foreign >= MAX_FOREIGN:
+            return False
+        block.foreign += 1
+        yield record
+        return True
+
     def _rest(self, block: Block, record: Record) -> bool:
-        """A line that only goes on where the line before was cut, or that is swallowed with its block."""
-        if block.kind == "rich":
-            return block.wrap(record.text, record.end_line, record.time_seconds)
+        """A line that is swallowed with its block."""
         if record.plan.headed or any(draft.kind == "message" for draft in record.plan.drafts):
             return False
         if block.kind == "summary" and not record.text[:1].isspace():

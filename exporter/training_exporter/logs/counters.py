@@ -15,10 +15,10 @@ _OF = rf"(?:\s*(?:/|of)\s*(?P<{{0}}>{N}))?"
 _MMENGINE = re.compile(
     rf"(?P<unit>Epoch|Iter)\((?P<split>\w+)\)\s*(?:\[\s*(?P<epoch>{N})\])?\s*\[\s*(?P<step>{N})(?:/\s*(?P<total>{N}))?\]"
 )
-# `Train: 0 [  50/1251 (  4%)]`, `Test: [  48/48]`, `Train Epoch: 0 [ 258560/2969600 (9%)]`, `Epoch: [0][ 10/5005]`,
-# `Train: [0/300][10/1251]`
+# `Train: 0 [  50/1251 (  4%)]`, `Test: [  48/48]`, `Test (EMA): [  48/48]`,
+# `Train Epoch: 0 [ 258560/2969600 (9%)]`, `Epoch: [0][ 10/5005]`, `Train: [0/300][10/1251]`
 _BRACKETED = re.compile(
-    rf"\b(?P<split>train(?:ing)?|test|val\w*|eval\w*)?\s?(?:epoch)?\s*:?\s*"
+    rf"\b(?:(?P<split>train(?:ing)?|test|val\w*|eval\w*)(?:\s\([A-Za-z]{{1,20}}\))?)?\s?(?:epoch)?\s*:?\s*"
     rf"\[?(?P<epoch>{N})?(?:\s?/\s?(?P<epochs>{N}))?\]?\s*:?\s*"
     rf"\[\s*(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?:\(\s*{N}%\s*\))?\s*\]",
     re.IGNORECASE,

@@ -35,7 +35,7 @@ _PATH_WORD = re.compile(
     r"^(?:[~.]{0,2}/|\w+:/)|\.(?:pt|pth|ckpt|safetensors|bin|npz?|json|ya?ml|py|txt|log|csv|parquet|h5)$", re.IGNORECASE
 )
 # A sentence that ended before it: `Evaluation done. val_loss=0.6`. Not `Grad. Norm: 0.2`.
-_SENTENCE_END = re.compile(r"(?i)(?!(?:valid|train|eval|grad|norm|prec|mean)\.)[a-z]{4,}[.!?]$")
+_SENTENCE_END = re.compile(r"(?i)(?!(?:valid|train|eval|grad|norm|prec|mean)\.)[a-z]{4,}[.!?]|.*\.\.\.")
 # Nor are the words of a sentence, where only a blank stands before the value: `epoch 3 with val loss 0.4`.
 _PROSE = frozenset(
     {"with", "the", "a", "an", "and", "has", "have", "had", "got", "its", "our", "that", "where", "while"}
@@ -103,7 +103,7 @@ def _named(said: str, *, tight: bool) -> str:
     starts = [
         index
         for index, word in enumerate(words)
-        if word in _DASHES or _PATH_WORD.search(word) or _SENTENCE_END.fullmatch(word)
+        if word in _DASHES or _PATH_WORD.search(word) or (word is not words[-1] and _SENTENCE_END.fullmatch(word))
     ]
     if not tight:
         while lowered and lowered[-1] in _VERBS:

@@ -10,6 +10,7 @@ from training_exporter.logs.plan import Ref
 
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|NOTE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _COMPLAINTS = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL", "FATAL"})
+_RICH_BLANKS = " {10,11}"  # in place of a time that did not change; one of them is taken with what stands before
 _FILE = rf"[\w./-]+\.(?:py|cc|cpp|cu|c|h|go|rs):{N}"
 
 _RANK_PREFIXES = [
@@ -17,10 +18,12 @@ _RANK_PREFIXES = [
     re.compile(rf"\[{N},(?P<mark>{N})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
     re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
-    re.compile(rf"(?P<mark>{N}): (?=\S)(?!(?:{N}|loss\b))"),  # srun --label
+    re.compile(rf"(?P<mark>{N}): (?=\S|{_RICH_BLANKS}{_LEVEL})(?!(?:{N}|loss\b))"),  # srun --label
     re.compile(
-        rf"[A-Za-z][\w-]{{0,63}}[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL})"
+        rf"[A-Za-z][\w-]{{0,63}}[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL}|{_RICH_BLANKS}{_LEVEL})"
     ),  # pdsh, deepspeed: host name
+    re.compile(r"[a-z][\w.-]{0,63}-\d{1,3}\s{1,40}\|\s(?=\D)"),  # docker compose
+    re.compile(rf"{T} (?=(?:\[{T}\]|{_RICH_BLANKS}) ?{_LEVEL} )"),  # kubectl logs --timestamps, before a RichHandler's
     re.compile(rf"\[(?!(?:train|val|eval|test|dev)\w*\])[A-Za-z][\w.-]*\]\s(?={T})"),  # host name before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")
@@ -49,7 +52,11 @@ _BRACKET_RANK = re.compile(rf"^(?:[A-Za-z]\w* )?(?:Rank|RANK|rank)[ :=]?({N})$")
 _BEFORE_HEAD = re.compile(rf"\[(?:(?:Rank|RANK|rank)[ :=]?{N}|{T})\]|{T}")
 # `[actor_train-0 0 / 4][PID 4121] `: a worker of a cluster, and how many there are
 _WORKER = re.compile(rf"\[[\w.-]{{1,80}} {N} / {N}\](?=\[PID {N}\])")
-_RICH = re.compile(rf"^(?:\[{T}\]| {{11}}) ?({_LEVEL}) +")
+_RICH = re.compile(rf"^(?:\[{T}\]|{_RICH_BLANKS}) ?({_LEVEL}) +")
+# What something else printed before it, in every line of the record
+_RICH_PREFIX = re.compile(rf"^(.{{0,120}}?)(?:\[\d\d:\d\d:\d\d\]| {{11}}) ?{_LEVEL} ")
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
+_DIGITS = str.maketrans("123456789", "000000000")
 _RICH_FILE = re.compile(rf"\s{{1,}}[\w.<>-]+\.py:{N}\s*$")
 _MAX_PLACE = 200  # characters of the column with file and line at the end
 _RICH_REST = re.compile(r"^ {20,}\S")
@@ -109,9 +116,22 @@ def take_head(masked: str) -> Head:
     return head
 
 
-def is_rich_rest(text: str) -> bool:
-    """Whether a printed line continues a RichHandler record: its message column begins behind 20 blanks."""
-    return bool(_RICH_REST.match(text))
+def rich_prefix(text: str) -> str:
+    """What stands before a RichHandler's record in a printed line: a rank, a host, a pod, a time; mostly nothing."""
+    match = _RICH_PREFIX.match(text)
+    return "" if match is None else match[1]
+
+
+def rich_rest(text: str, prefix: str) -> str | None:
+    """What a printed line adds to a RichHandler's record behind that prefix; None where it belongs to something else.
+
+    The message column begins behind 20 blanks. A time in the prefix may go on.
+    """
+    if prefix:
+        before, text = text[: len(prefix)], text[len(prefix) :]
+        if before != prefix and not (_CLOCK.search(prefix) and before.translate(_DIGITS) == prefix.translate(_DIGITS)):
+            return None
+    return text.strip() if _RICH_REST.match(text) else None
 
 
 def _step(head: Head) -> bool:

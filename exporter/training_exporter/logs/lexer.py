@@ -30,7 +30,7 @@ _NUMBER = rf"(?:(?<=\d)\d*{_REST}|(?<=[-+])(?:\d+{_REST}|\.\d+)|(?<=\.)\d+)(?:[e
 # A digit inside a word belongs to a name (loss_0, mAP50-95, Acc@1, gsm8k, copa/5-shot/acc), not to a value.
 _TOKEN = re.compile(
     rf"({_FIRST}(?<![\w.@]{_FIRST})(?<!\w[-+]{_FIRST})"
-    rf"(?:(?<=\d)(?=\d*(?:[-/:]\d|[ ]d))(?:{_TIME})|{_NUMBER})(?![\d_]|(?<=/\d)-[a-zA-Z]|(?<=/\d\d)-[a-zA-Z]))",
+    rf"(?:(?<=\d)(?=\d*(?:[-/:]\d|[ ]d))(?:{_TIME})|{_NUMBER})(?![\d_]|-shot\b|(?<=/\d)-[a-zA-Z]|(?<=/\d\d)-[a-zA-Z]))",
     re.ASCII,
 )
 

@@ -74,7 +74,7 @@ _VAL_BEGIN = _re(
     rf"evaluat(?:e|ing) (?:in main process|\S+ for {N} steps)|computing validation|"
     r"evaluation\W*$|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results?|"
     r"metrics)\b|"
-    r"begin validation on|start(?:ing)? inference)"
+    r"begin validation on|start(?:ing)? (?:inference|zero-shot)|evaluation start time)"
 )
 _VAL_END = _re(
     rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:completed?|finished|done|ended)|"
@@ -145,9 +145,11 @@ _PROGRESS = _re(
 _SHARD = _re(r"\bmodel checkpoint of size")  # torchtune: all that some of its recipes say of a save
 _ASYNC = _re(r"\basync\w*\b|finalized successfully|in the background")
 _STEP_NAME = _re(
-    r"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoints?/|checkpoint|ckpt|(?<![a-z])ba|updates?)"
+    r"(?:global[_ ]?step|(?<![a-z])step|iter(?:ation)?|checkpoints?/|(?:checkpoint|ckpt)(?![a-z0-9])|"
+    r"(?<![a-z])ba|updates?)"
     rf"[-_= ]*(?:at |for )?0*(?:(?P<digits>\d+)|(?P<mark>{N}))(?![\w.]*\w?%|\s?epochs?\b)"
 )
+_FAIRSEQ = _re(rf"@ (?P<mark>{N}) updates|\bcheckpoint_\d+_(?P<digits>\d+)\.pt\b")  # epoch and step in one name
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
 # `trainer: training finished`: whatever a logger is called, if it is no word of the statement itself
 _SPEAKER = re.compile(r"^(?!\w*(?i:error|warning|note))[A-Za-z_][\w.]{0,60}:\s+(?=[A-Za-z\[*])")
@@ -157,7 +159,7 @@ _RESULTS = _re(r"^\W*(?:validation|evaluation|eval|test) (?:results?|metrics)\b"
 _MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
-    r"^\W*(?:max|best|highest|lowest)\b|\b(?:new best(?!\W*$)|reached .*\(best|"
+    r"^\W*(?:max(?:imum)?|minimum|best|highest|lowest)\b|\b(?:new best(?!\W*$)|reached .*\(best|"
     r"better (?:model|score|metric)|"
     r"best (?:epoch|step|iteration|score|metric|model|value|checkpoint|val\w*|loss|acc\w*)\b|"
     r"was not in top|updated checkpoint_best|"
@@ -271,7 +273,10 @@ def _checkpoint(text: str) -> Draft | None:
     else:
         return None
     draft = Draft("mark", event=event, phase=None if _ASYNC.search(text) else "checkpoint")
-    return replace(draft, step=_name_ref(_STEP_NAME, text), epoch=_name_ref(_EPOCH_NAME, text))
+    step = _name_ref(_FAIRSEQ, text)
+    return replace(
+        draft, step=_name_ref(_STEP_NAME, text) if step is None else step, epoch=_name_ref(_EPOCH_NAME, text)
+    )
 
 
 def _name_ref(pattern: re.Pattern[str], text: str) -> Ref | None:

@@ -82,7 +82,8 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "cuda_oom",
         "fatal",
-        r"(?:torch\.(?:cuda\.)?)?OutOfMemoryError\b|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"(?<!ray\.exceptions\.)(?<!\w)(?:torch\.(?:cuda\.)?)?OutOfMemoryError\b|CUDA out of memory|"
+        r"CUDA_ERROR_OUT_OF_MEMORY|"
         r"CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
     ),
     _rule("device_oom", "fatal", r"RESOURCE_EXHAUSTED: Out of memory|RESOURCE_EXHAUSTED: .*allocat"),
@@ -90,6 +91,7 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "host_oom",
         "fatal",
+        r"ray\.exceptions\.OutOfMemoryError|"
         r"Out of memory: Killed process|oom-kill:constraint|oom_kill event|killed due to memory pressure|"
         r"Detected \d+ oom[-_]kill|OutOfMemory: Killed|MemoryError\b|std::bad_alloc|DefaultCPUAllocator: (?:can't|"
         r"not enough)",

@@ -155,7 +155,7 @@ class _Report:
             return
         elif pair.name[:6].lower() == "total " and name.startswith("total_") and "steps" in name:
             return  # so many in all, behind the counter that is printed first
-        elif (own is None or name in _COUNTED) and self._found.take(name, value, _SCALES.get(pair.unit, 1)):
+        elif _counts(name, own) and self._found.take(name, value, _SCALES.get(pair.unit, 1)):
             self.counted = own or self.counted
         elif names.is_aux(name) or _RATE_UNITS.match(pair.unit):
             self._aux += 1
@@ -210,6 +210,11 @@ class _Report:
 def _best_of_nothing(pair: Pair) -> bool:
     """Whether it is the best value before there is any: `'best_train_loss': inf` in a state printed at the start."""
     return isinstance(pair.value, float) and not isfinite(pair.value) and "best_" in pair.name
+
+
+def _counts(name: str, own: Split | None) -> bool:
+    """Whether a name may count the run; fairseq prints `valid_num_updates`, and `train_num_updates` with means."""
+    return own is None or name in _COUNTED or (own == "val" and name == "num_updates")
 
 
 def _letters(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from training_exporter.logs import names
@@ -15,6 +16,7 @@ from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 MAX_BARS = 256
 MAX_BEHIND = 40  # lines behind a result in which more of the same evaluation may come without a word about it
 BY_VALUE = "value"  # event of a draft that was made of a printed value
+_EPOCH_BAR = re.compile(r"(?i)(?:train(?:ing)? )?epochs?")  # counts them, where records say the steps
 # A new attempt in the same file takes these back.
 _ENDED: frozenset[LogPhase] = frozenset({"done", "failed"})
 
@@ -99,7 +101,8 @@ class Tracker:
         if draft.event == "resume" and self.phase in _ENDED:
             self.phase = "setup"
         elif draft.phase is not None and (draft.phase != "compile" or self.phase == "setup"):
-            self.phase = draft.phase
+            over = self.phase == "done" and draft.phase == "checkpoint"  # the model is saved when all is over
+            self.phase = self.phase if over else draft.phase
         event = draft.event
         if event == "val_begin":
             event = "val_progress" if self._validating and self._awaiting else event
@@ -162,6 +165,9 @@ class Tracker:
         last = self.phase == "done" and counts.step == counts.step_total  # drawn once more when all is over
         if last or not self._advanced(said.draft.event, counts) or not counts.step:
             self._emit(said, "progress", counts=counts)
+            return
+        if _EPOCH_BAR.fullmatch(said.draft.event) and self._record_steps:
+            self._emit(said, "progress", split="train", counts=Counts(float(counts.step), counts.step_total))
             return
         if counts.step_total is not None:
             self._train_total = counts.step_total

@@ -34,10 +34,12 @@ _CITED = re.compile(rf"^> (?=\[?{T}|\[?(?:INFO|WARN|ERROR)|\w*(?:Error|Exception
 _IGNORED = re.compile(r"^(?:wandb: |swanlab: |tensorboard |COMET INFO: )")
 # What a model heard or wrote, beside what it should have.
 _SAMPLE = re.compile(
-    r"^\W*\[(?:prompt|response|ground_truth|answer)\]\s|^\W*(?:(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?|"
+    r"^<\|\w+\|>|^\W*example (?:hypothesis|reference)\b|^\W*\[(?:prompt|response|ground_truth|answer)\]\s|"
+    r"^\W*(?:(?:reference|predict(?:ed|ion)|hypothes[ie]s|target|generated|decoded|transcript|prompt|completion)s?|"
     r"(?:first|last|example) (?:rollout )?(?:sample|example)|finish(?:ed)? rollout)\s?:",
     re.IGNORECASE,
 )
+_COMPILER = re.compile(r"\btorch/_(?:dynamo|inductor|functorch)/[^\]\s]*\]")  # its numbers are guards and sizes
 _BLOCK_HEADER = re.compile(
     rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[(?:[a-z]{{1,20}}_)?(?:metrics|results)\]|results? for \S+:|-->\s.*|"
     rf"learning iteration {N}/{N}|"
@@ -102,6 +104,8 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         return replace(plan, rule=True), True
     holds = not _VALUE_DECIDES.search(masked)
     found = messages.find(unmask(head.message, tokens), head.level)
+    if found is None and _COMPILER.search(masked):
+        return plan, holds
     return (_reporting(plan, head, tokens) if found is None else _warning(plan, head, found, tokens)), holds
 
 
