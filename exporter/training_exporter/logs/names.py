@@ -30,6 +30,7 @@ _SET = re.compile(
     r"\s+(?:on|over)\s+(?:the\s+)?(val(?:id(?:ation)?)?|eval|dev|test|train(?:ing)?)(?:\s?set|\s?data\w*)?$"
 )
 _WORD = re.compile(r"[a-z0-9]+")
+MAX_REMEMBERED = 1024  # names; a log has dozens
 MAX_NAME = 200  # characters of a name as printed, the keys above it included
 
 # Durations, rates, sizes and bookkeeping: worth nothing as quality.
@@ -91,7 +92,7 @@ _EVALUATION_ONLY = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def normalise(name: str) -> tuple[str, Split | None]:
     """`val/full_acc_0_epoch` -> (`full_acc_0`, "val"): lower case, split prefix and `_epoch` off, only [a-z0-9_].
 
@@ -122,37 +123,37 @@ def normalise(name: str) -> tuple[str, Split | None]:
     return clean, split
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_aux(name: str) -> bool:
     """Whether a normalised name is a timer, a rate, a size or a count, not a quality."""
     return bool(_AUX_PREFIX.match(name) or _RATE.search(name) or (_AUX.search(name) and not is_loss(name)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_setting(name: str) -> bool:
     """Whether a normalised name is a setting of the evaluation, not its result."""
     return bool(_OF_LOSS.search(name) or (_SETTING.search(name) and not _QUALITY.search(name)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_length(name: str) -> bool:
     """Whether a normalised name is the length of a text or a batch: a size, which is no result."""
     return bool(_LENGTH.search(name))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_quality(name: str) -> bool:
     """Whether a normalised name is known for a measure of quality."""
     return bool(_QUALITY.search(name)) and not is_aux(name) and not _OF_LOSS.search(name)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_loss(name: str) -> bool:
     """Whether a normalised name is a loss, whose value must be finite."""
     return bool(_LOSS.search(name)) and not _OF_LOSS.search(name)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_evaluation_only(name: str) -> bool:
     """Whether nobody would print this score of a training batch."""
     return bool(_EVALUATION_ONLY.match(name))

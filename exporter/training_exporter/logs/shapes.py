@@ -15,7 +15,9 @@ from training_exporter.logs.understand import statements, understand
 
 MAX_SHAPES = 4096
 MAX_KEPT = 1 << 20  # about the bytes of all shapes of a kind: room for hundreds, where a log has dozens
-MAX_PLACES = 1024  # memory of where numbers stand: some KiB each
+MAX_PLACES = 1024
+MAX_PLACES_KEPT = 1 << 21  # about the bytes of the memory of where the numbers of lines stand
+MAX_PLACES_JOINED = 1 << 18  # the same of joined records: those of side files are hardly ever alike
 MAX_JOINED = 64 * 1024  # characters of a record joined of several lines
 MAX_PLACED = 2048  # characters of a line whose numbers are remembered by place
 MAX_BLANKS = 24
@@ -35,8 +37,8 @@ class Shapes:
     def __init__(self) -> None:
         self._lines: _Bounded[Literals, Plan] = _Bounded(MAX_SHAPES)
         self._joined: _Bounded[Literals, Plan] = _Bounded(MAX_SHAPES)
-        self.plan = _Places(self._line).plan  # what a line says, and its numbers
-        self._records = _Places(self._record)
+        self.plan = _Places(self._line, MAX_PLACES_KEPT).plan  # what a line says, and its numbers
+        self._records = _Places(self._record, MAX_PLACES_JOINED)
 
     def joined(self, text: str) -> tuple[Plan, Sequence[str]]:
         """What the record says that several lines make together."""
@@ -75,14 +77,15 @@ class Shapes:
 class _Bounded(dict[K, V], Generic[K, V]):
     """A dictionary that starts anew when it is full: by the number of its keys, or by what they weigh together."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, most: int = MAX_KEPT) -> None:
         super().__init__()
         self._size = size
+        self._most = most
         self._weight = 0
 
-    def keep(self, key: K, value: V, weight: int = 0) -> None:
+    def keep(self, key: K, value: V, weight: int) -> None:
         self._weight += weight
-        if len(self) >= self._size or self._weight > MAX_KEPT:
+        if len(self) >= self._size or self._weight > self._most:
             self.clear()
             self._weight = weight
         self[key] = value
@@ -96,10 +99,10 @@ class _Places:
     still have digits (`loss_0`), which are compared as they are.
     """
 
-    def __init__(self, find: Callable[[Literals, list[str]], tuple[Plan, bool]]) -> None:
+    def __init__(self, find: Callable[[Literals, list[str]], tuple[Plan, bool]], most: int) -> None:
         self._find = find  # the plan of literals and numbers, and whether it holds for all of the same literals
-        self._names: _Bounded[bytes, Cut] = _Bounded(MAX_PLACES)
-        self._plans: _Bounded[tuple[bytes, Sequence[str]], tuple[Plan, Cut]] = _Bounded(MAX_PLACES)
+        self._names: _Bounded[bytes, Cut] = _Bounded(MAX_PLACES, most // 4)
+        self._plans: _Bounded[tuple[bytes, Sequence[str]], tuple[Plan, Cut]] = _Bounded(MAX_PLACES, 3 * most // 4)
 
     def plan(self, text: str) -> tuple[Plan, Sequence[str]]:
         """What a text says, and its numbers."""
@@ -125,8 +128,8 @@ class _Places:
             position = middle + len(token)
             numbers.append(slice(middle, position))
         cut = _cut(names)
-        self._names.keep(zeroed, cut)
-        self._plans.keep((zeroed, cut(text)), (plan, _cut(numbers[:-1])))
+        self._names.keep(zeroed, cut, len(zeroed) + 120 * len(names) + 200)
+        self._plans.keep((zeroed, cut(text)), (plan, _cut(numbers[:-1])), len(zeroed) + 120 * len(numbers) + 400)
 
 
 def _cut(places: Sequence[slice]) -> Cut:
@@ -136,8 +139,8 @@ def _cut(places: Sequence[slice]) -> Cut:
 
 
 def _weight(literals: Literals) -> int:
-    """About how many bytes a shape takes: some fifty for each text, however short, and a thousand for its plan."""
-    return sum(map(len, literals)) + 50 * len(literals) + 1000
+    """About how many bytes a shape takes: its texts, the masked line (four a character) and message, and its plan."""
+    return 9 * sum(map(len, literals)) + 50 * len(literals) + 1000
 
 
 def _narrow(literals: Literals) -> Literals:
