@@ -496,6 +496,19 @@ class TestLog:
         assert _peak_bytes(flood) < 3 * shapes.MAX_KEPT
         assert len(known) > 0
 
+    @pytest.mark.parametrize(("kind", "most"), [("plan", shapes.MAX_PLACES_KEPT), ("joined", shapes.MAX_PLACES_JOINED)])
+    def test_no_two_lines_have_their_numbers_in_the_same_places(self, kind: str, most: int) -> None:
+        """What is remembered of where numbers stand is bounded by its size, too."""
+        known = shapes.Shapes()
+        understand = getattr(known, kind)
+
+        def flood() -> None:
+            for number in range(1000):
+                widths = [1 + (number >> bit & 1) for bit in range(10)] * 20
+                understand(" ".join("1" * width for width in widths))
+
+        assert _peak_bytes(flood) < 2 * most + MIB // 2
+
     def test_documents_that_are_never_complete(self, clock: FakeClock) -> None:
         """Of files that a trainer writes beside its log no more is kept than of one; a whole one is read as ever."""
         logs = RunLogs({})
