@@ -10,6 +10,7 @@ from training_exporter.logs.plan import Record, Ref
 
 MAX_LINES = 400
 MAX_CHARACTERS = 64 * 1024
+MAX_FOREIGN = 8  # lines of other ranks within a traceback, which Python writes line by line, or within a record
 
 
 @dataclass(slots=True)

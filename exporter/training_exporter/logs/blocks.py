@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
-from training_exporter.logs import coco, grids, literals, tables, tracebacks
-from training_exporter.logs.block import MAX_LINES, Block
+from training_exporter.logs import coco, grids, literals, tables
+from training_exporter.logs.block import MAX_FOREIGN, MAX_LINES, Block
 from training_exporter.logs.heads import rich_prefix
 from training_exporter.logs.lexer import unmask
 from training_exporter.logs.names import normalise
-from training_exporter.logs.plan import Draft, Plan, Record, Ref, value
+from training_exporter.logs.plan import Draft, Plan, Record, Ref
+from training_exporter.logs.tracebacks import Tracebacks
 from training_exporter.model import Split
 
-MAX_TRACEBACKS = 64
-MAX_FOREIGN = 8  # lines of other ranks within a traceback, which Python writes line by line, or within a record
 IDLE_SECONDS = 2.0  # a block is over when nothing comes for so long
 
 _BULLET = "- "  # xtuner's lists: `- rewards/mean : 0.41`
@@ -29,13 +28,13 @@ class Assembler:
     def __init__(self, understand: Understand) -> None:
         self._understand = understand  # of a joined text, without begin and end lines
         self._block: Block | None = None
-        self._tracebacks: dict[float | int | None, Block] = {}
+        self._tracebacks = Tracebacks()
         self._table_prefix = ""
         self._complained_line = -1  # where the program's own logger last said that something went wrong
 
     @property
     def open(self) -> bool:
-        return self._block is not None or bool(self._tracebacks)
+        return self._block is not None or self._tracebacks.open
 
     def complain(self, line: int) -> None:
         """The program's own logger reports trouble: a traceback right behind it was caught."""
@@ -44,14 +43,14 @@ class Assembler:
     def goes_on(self, text: str, line: int, time_seconds: float) -> bool:
         """Take the next line where it only goes on where RichHandler cut the one before; most lines in a block do."""
         block = self._block
-        if block is None or block.kind != "rich" or self._tracebacks:
+        if block is None or block.kind != "rich" or self._tracebacks.open:
             return False
         return block.wrap(text, line, time_seconds)
 
     def add(self, record: Record) -> Iterator[Record]:
         """Take the next line; yields what is complete by it, in the order of the lines."""
-        if self._tracebacks:
-            taken = yield from self._traceback(record)
+        if self._tracebacks.open:
+            taken = yield from self._tracebacks.take(record)
             if taken:
                 return
         if self._block is not None:
@@ -67,10 +66,7 @@ class Assembler:
         # the rows of a table of epochs come minutes apart
         if block is not None and block.kind != "columns" and now_seconds - block.seen_seconds >= IDLE_SECONDS:
             yield from self.flush()
-        for key, block in list(self._tracebacks.items()):
-            if now_seconds - block.seen_seconds >= IDLE_SECONDS:
-                del self._tracebacks[key]
-                yield _verdict(block, None)
+        yield from self._tracebacks.end(lambda block: now_seconds - block.seen_seconds >= IDLE_SECONDS)
 
     def flush(self) -> Iterator[Record]:
         """End the open block."""
@@ -94,16 +90,13 @@ class Assembler:
     def close(self) -> Iterator[Record]:
         """End everything."""
         yield from self.flush()
-        for block in self._tracebacks.values():
-            yield _verdict(block, None)
-        self._tracebacks.clear()
+        yield from self._tracebacks.end(lambda _: True)
 
     def _start(self, record: Record) -> Iterator[Record]:
         plan = record.plan
         self._table_prefix = tables.names_next(plan.message) or self._table_prefix
         if plan.opens == "traceback":
-            block = self._tracebacks[_rank_key(record)] = self._open("traceback", record)
-            block.caught = plan.headed or self._complained_line == record.line - 1
+            self._tracebacks.begin(record, caught=plan.headed or self._complained_line == record.line - 1)
             return
         if plan.columns:
             self._block = self._open("columns", record)
@@ -157,7 +150,7 @@ class Assembler:
         if block.wrap(record.text, record.end_line, record.time_seconds):
             return True
         plan = record.plan
-        another = plan.rank is not None and _rank_key(record) != _rank_key(block.first)
+        another = plan.rank is not None and record.rank != block.first.rank
         between = another or (plan.drafts and all(draft.kind == "message" for draft in plan.drafts))
         if not between or plan.opens or plan.joins or block.foreign >= MAX_FOREIGN:
             return False
@@ -316,7 +309,7 @@ class Assembler:
         yield self._span(block, replace(plan, drafts=drafts), tokens)
 
     def _span(self, block: Block, plan: Plan, tokens: Sequence[str]) -> Record:
-        rank = _rank_key(block.first)
+        rank = block.first.rank
         return Record(
             plan if rank is None is plan.rank else replace(plan, rank=rank),
             tokens,
@@ -325,27 +318,6 @@ class Assembler:
             block.seen_seconds,
             block.first.text,
         )
-
-    def _traceback(self, record: Record) -> Taking:
-        key = _rank_key(record)
-        block = self._tracebacks.get(key)
-        if block is None:
-            return False
-        message = unmask(record.plan.message, record.tokens)
-        if record.plan.opens == "traceback":
-            return True
-        if tracebacks.goes_on(message):
-            if not block.add("", record.end_line, record.time_seconds):
-                del self._tracebacks[key]
-            return True
-        if not tracebacks.ends(message, mixed=bool(block.foreign)) and block.foreign < MAX_FOREIGN:
-            block.foreign += 1
-            return False
-        del self._tracebacks[key]
-        if len(self._tracebacks) > MAX_TRACEBACKS:
-            self._tracebacks.clear()
-        yield _verdict(block, message)
-        return False
 
 
 def _as_printed(record: Record) -> str:
@@ -357,27 +329,6 @@ def _as_printed(record: Record) -> str:
 def _goes_elsewhere(draft: Draft) -> bool:
     """Whether a bar or a mark shows that an evaluation is over."""
     return draft.kind == "bar" or (draft.kind == "mark" and not draft.event.startswith("val_"))
-
-
-def _rank_key(record: Record) -> float | None:
-    rank = record.plan.rank
-    if rank is None:
-        return None
-    try:
-        return value(rank, record.tokens)
-    except ValueError:  # a time where this shape had a rank
-        return None
-
-
-def _verdict(block: Block, last: str | None) -> Record:
-    """A traceback is judged by its last line."""
-    draft = tracebacks.verdict(last, mixed=bool(block.foreign), caught=block.caught)
-    return replace(
-        block.first,
-        plan=replace(block.first.plan, drafts=(draft,)),
-        end_line=block.last_line,
-        time_seconds=block.seen_seconds,
-    )
 
 
 def _mark(ref: Ref, tokens: Sequence[str]) -> str:

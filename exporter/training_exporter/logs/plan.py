@@ -95,6 +95,16 @@ class Record:
     time_seconds: float = 0.0
     text: str = ""
 
+    @property
+    def rank(self) -> float | None:
+        """The rank that stands before the line."""
+        if self.plan.rank is None:
+            return None
+        try:
+            return value(self.plan.rank, self.tokens)
+        except ValueError:  # a time where this shape had a rank
+            return None
+
 
 def quick_of(drafts: Sequence[Draft], rank: Ref | None) -> Quick | None:
     """The short way for a line that can only be one training record, with finite values; else None."""
