@@ -36,6 +36,11 @@ _EVAL_STEP = re.compile(
 )
 # `[100] loss=3.9, ...`, `[10]<tab>train-rmse:0.5`
 _LED = re.compile(rf"^\s*\[(?P<step>{N})\]\s+(?=[A-Za-z][^\s=:]{{0,60}}(?:\s[^\s=:]{{1,60}})?\s?[=:])")
+# `[0/5][50/1583]`, `[1,  2000] loss: 2.1`, `loss: 2.29  [ 6464/60000]`: PyTorch's own examples
+_EXAMPLES = re.compile(
+    rf"^\s*\[(?P<epoch>{N})(?:/(?P<epochs>{N}))?(?:\]\s?\[|,)\s*(?P<step>{N})(?:/(?P<total>{N}))?\]|"
+    rf"(?<={N})\s+\[\s*(?P<last>{N})\s?/\s?(?P<whole>{N})\]\s*$"
+)
 _RANGE = re.compile(rf"{N}-(?P<last>\d{{1,12}})\s?batch(?:es)?\b")  # ESPnet: `1epoch:train:1-500batch:`
 _EPOCH = re.compile(
     rf"(?:\bepochs?\b|\bep\.)(?:\s?#)?\s*[:=@]?\s*[\[(]?\s*(?P<epoch>{N}){_OF.format('total')}\s*[\])]?|"
@@ -51,7 +56,7 @@ _BETWEEN = re.compile(
 _STEP = re.compile(
     rf"(?P<lead>^\W*|[,|;:\[()\]{{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
     r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|"
-    r"current|finished|done|for|in|learning)\s+)"
+    rf"current|finished|done|for|in|learning)\s+|\b[a-z]{{2,12}}\s(?=steps?\s?=\s?{N}))"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
     r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
     r"episode|timesteps?|total_timesteps|up\.)"
@@ -82,8 +87,8 @@ _RANKS = {
     "current_step": 5,
     "optimizer_step": 5,
     "optimizer_steps": 5,
-    "updates": 4,
-    "update": 4,
+    "updates": 3,
+    "update": 3,
     "step": 4,
     "steps": 4,
     "training_step": 5,
@@ -203,6 +208,7 @@ def _steps(text: str, found: Counters) -> str:
         found.split, found.whole = _split(match["split"]), True
         found.offer("step", index_of(match["step"]), index_of(match["total"]))
         text = _cut(text, match)
+    text = _of_examples(text, found)
     for match in _once(_LED, text):
         found.offer("iteration", index_of(match["step"]))
         text = _cut(text, match)
@@ -225,6 +231,15 @@ def _steps(text: str, found: Counters) -> str:
         for match in _once(_FRACTION, text):
             found.offer("batch", index_of(match["step"]), index_of(match["total"]))
             text = _cut(text, match)
+    return text
+
+
+def _of_examples(text: str, found: Counters) -> str:
+    for match in _once(_EXAMPLES, text):
+        found.epoch = _ref(match["epoch"]) if found.epoch is None else found.epoch
+        found.epoch_total = _ref(match["epochs"]) if found.epoch_total is None else found.epoch_total
+        found.offer("batch", index_of(match["step"] or match["last"]), _ref(match["total"] or match["whole"]))
+        text = _cut(text, match)
     return text
 
 

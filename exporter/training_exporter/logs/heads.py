@@ -16,6 +16,8 @@ _FILE = rf"[\w./-]+\.(?:py|cc|cpp|cu|c|h|go|rs):{N}"
 _RANK_PREFIXES = [
     re.compile(r"\[(?:rank|default|worker|node|trainer|[a-z_]+)(?P<fixed>\d+)\]:\s?"),  # torch, torchrun --tee
     re.compile(rf"\[{N},(?P<mark>{N})\]<std(?:out|err)>:\s?"),  # mpirun --tag-output
+    re.compile(rf"[\[(][Rr]ank[ :=]?(?:(?P<fixed>\d+)|(?P<mark>{N}))[\])]\s"),  # `[rank1] `, `(rank 1) `, of loops
+    re.compile(rf"(?:[Rr]ank ?(?:(?P<fixed>\d+)|(?P<mark>{N})):|R(?P<short>\d+)\s?\|)\s"),
     re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
     re.compile(rf"(?P<mark>{N}): (?=\S|{_RICH_BLANKS}{_LEVEL})(?!(?:{N}|loss\b))"),  # srun --label
@@ -89,8 +91,8 @@ def take_rank(masked: str) -> tuple[str, Ref | None]:
             if match is None:
                 continue
             groups = match.groupdict()
-            if groups.get("fixed"):
-                rank = float(groups["fixed"])
+            if fixed := groups.get("fixed") or groups.get("short"):
+                rank = float(fixed)
             elif groups.get("mark"):
                 rank = index_of(groups["mark"])
             masked = masked[match.end() :]

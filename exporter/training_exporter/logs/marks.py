@@ -72,12 +72,14 @@ _VAL_BEGIN = _re(
     rf"dev|checkpoint|{N}|\S+[/.]|\S+ \()|.*\.\.\.\s*$)|"
     rf"eval(?:uate)? (?:the )?(?:policy|agent|model) (?:at|after)\b|"
     rf"evaluat(?:e|ing) (?:in main process|\S+ for {N} steps)|computing validation|"
-    r"evaluation\W*$|performing (?:validation|evaluation)|(?:eval(?:uation)?|test|validation|predict) (?:results?|"
+    r"evaluation\W*$|validation\s*$|performing (?:validation|evaluation)|"
+    r"(?:eval(?:uation)?|test|validation|predict) (?:results?|"
     r"metrics)\b|"
     r"begin validation on|start(?:ing)? (?:inference|zero-shot)|evaluation start time)"
 )
 _VAL_END = _re(
-    rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?(?:completed?|finished|done|ended)|"
+    rf"^\W*(?:(?:validation|evaluation|eval) (?:epoch )?(?:{N}(?:\s?/\s?{N})? )?"
+    rf"(?:completed?|finished|done|ended|took)|"
     r"(?:finished|completed|done with) (?:the )?(?:validation|evaluation|evaluating|validating|"
     r"(?:[a-z]+ )?evals?\b(?! (?:step|batch|iter))))"
 )
@@ -120,7 +122,8 @@ _SAVED = _re(
     rf"current checkpoints:|(?:best|new best|last) {_OBJECT}.*\bsaved\b|finished saving\b|"
     rf"\S{{1,200}}\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\W{{1,3}}saved\b|"
     r"(?:global |local )?checkpoint save\b.*\bsave duration\b|(?:\[[^\]]{0,80}\]\s?){1,4}finished saving\b|"
-    r"(?:\w+ )?(?:train(?:ing|er)?|accelerator) state (?:was )?saved\b|\[?\w*\]?\s?check-?point \S+ is ready now|"
+    r"(?:\w+ )?(?:train(?:ing|er)?|accelerator) state (?:was )?saved\b|"
+    r"saved \S{1,200}\.(?:pth?|ckpt|safetensors|pdparams|keras|h5)\b|\[?\w*\]?\s?check-?point \S+ is ready now|"
     rf"saved (?:full )?(?:training )?state\b|saved to\b.*(?:ckpt|checkpoint)|finished saving (?:model|checkpoint) to)"
 )
 _SAVING = _re(
@@ -151,12 +154,16 @@ _STEP_NAME = _re(
 )
 _FAIRSEQ = _re(rf"@ (?P<mark>{N}) updates|\bcheckpoint_\d+_(?P<digits>\d+)\.pt\b")  # epoch and step in one name
 _EPOCH_NAME = _re(rf"(?:\bepochs?|\bep)[-_= ]*(?:(?P<digits>\d+)|(?P<mark>{N}))|(?P<before>{N}) epochs?\b")
-# `trainer: training finished`: whatever a logger is called, if it is no word of the statement itself
-_SPEAKER = re.compile(r"^(?!\w*(?i:error|warning|note))[A-Za-z_][\w.]{0,60}:\s+(?=[A-Za-z\[*])")
+# `trainer: training finished`, `(loop.py:77) saved ...`, `main | I | saved ...`: heads of loggers of all kinds
+_LEADS = re.compile(
+    rf"^(?!\w*(?:error|warning|note))(?:\s*(?:\[[^\]]{{0,60}}\]|\([^)]{{0,60}}\)|[\w./-]{{1,60}}\.py:{N}(?=\s)|"
+    r"[a-z_][\w.]{0,60}\s?(?:\||:(?=\s))|new best\b[!,:]?|[^\w\s\[(]{1,8}))*\s*",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"[^.!]{1,80}[.!](?=\s)")
 _EPOCH_LEAD = _re(rf"^\W*epoch\W*{N}\s*:\s*")
 _RESULTS = _re(r"^\W*(?:validation|evaluation|eval|test) (?:results?|metrics)\b")
-_MAY_REPORT = frozenset({"val_begin", "val_end", "epoch_begin", "epoch_end"})
+_MAY_REPORT = frozenset({"train_end", "val_begin", "val_end", "epoch_begin", "epoch_end"})
 MAX_TEXT = 600  # characters; what is longer says no such thing
 _BEST = _re(
     r"^\W*(?:max(?:imum)?|minimum|best|highest|lowest)\b|\b(?:new best(?!\W*$)|reached .*\(best|"
@@ -193,10 +200,10 @@ def find(text: str) -> Mark | None:
     """The mark in a masked message, or None. Saves come first: they mention training, epochs and validation."""
     if len(text) > MAX_TEXT:
         return None
-    if saved := _checkpoint(text):
+    said = _LEADS.sub("", text)
+    if saved := _checkpoint(text) or _checkpoint(said):
         return Mark(saved)
     found, _ = counters.extract(text)
-    said = _SPEAKER.sub("", text)
     for pattern, event, phase in _MARKS:
         if pattern.search(text) or (said is not text and pattern.search(said)):
             return of(event, phase, found, reports=may_report(event, text))
@@ -252,6 +259,8 @@ def may_report(event: str, text: str) -> bool:
     if "{" in text:
         return True
     _, rest = counters.extract(text)
+    if event == "train_end":  # `End of training | test loss 4.91`
+        return any(names.normalise(pair.name)[1] == "test" for pair in fields.scan(rest))
     told = event == "val_end" or _RESULTS.search(text) is not None
     for pair in fields.scan(rest):
         name, split = names.normalise(pair.name)

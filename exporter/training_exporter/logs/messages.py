@@ -106,7 +106,7 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "nccl_error",
         "fatal",
-        r"DistBackendError|ncclSystemError|ncclUnhandledCudaError|ncclRemoteError|ncclInternalError",
+        r"DistBackendError|ncclSystemError|ncclUnhandledCudaError|ncclRemoteError|ncclInternalError|NCCL error in: ",
     ),
     _rule("nccl_warning", "suspect", r"NCCL WARN\b"),
     _rule(

@@ -18,9 +18,11 @@ _SPLIT_WORDS: dict[str, Split] = {
     "test": "test",
     "train": "train",
     "training": "train",
+    "tr": "train",
+    "trn": "train",
 }
 _PREFIX = re.compile(
-    r"^(?:metrics/)?(train(?:ing)?|val(?:id(?:ate|ation)?)?|eval(?:uation)?|dev|test)(?:[/_.\s-]+|(?=\())(?=\w)"
+    r"^(?:metrics/)?(train(?:ing)?|trn?(?=_)|val(?:id(?:ate|ation)?)?|eval(?:uation)?|dev|test)(?:[/_.\s-]+|(?=\())(?=\w)"
 )
 _INFIX = re.compile(
     r"(?:[/_.-](val(?:id(?:ation)?)?|eval|test)(?=[/_.@-]|$)|\s(val|validation|eval|test)(?=[\s/_.]|$))"
@@ -45,14 +47,14 @@ _AUX = re.compile(
       |v_num|version|seed|pid|port|ts|timestamp|date|datetime|id|job|host|size|layout|n_shot
       |patience|threshold|window|bucket|buckets|worker|workers|num_workers|gnorm|grad_norm|skipped|stalled|sents?|sen|stderr
       |node|world|percent|percentage|progress|count|counts|total|totals|delta|data|batch|fetch_frac|total_weights
-      |tgs|sgs|pow|power|cache|reqs?|queue|usage|(?:update|updt|dataloading|step|eval|ep|save|load|forward|backward|rollout)_s
+      |fold|folds|trial|beam|tgs|sgs|pow|power|cache|reqs?|queue|usage|(?:update|updt|dataloading|step|eval|ep|save|load|forward|backward|rollout)_s
     )(?:_|$)""",
     re.VERBOSE,
 )
 # A rate or a duration, whatever it is the rate of: `loss_train_items_per_sec`.
 _RATE = re.compile(r"(?:_per_s(?:ec(?:ond)?)?|_time|_ms)$")
 _AUX_PREFIX = re.compile(
-    r"^(?:clip$|s$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timeperf|timing|timers?|throughput|system|memory|"
+    r"^(?:clip$|s$|i$|t$|n$|idx$|index$|run$|(?:local_|node_|global_)?rank$|(?:perf|profile|profiling|timeperf|timing|timers?|throughput|system|memory|"
     r"time|optim|gpu)(?:_|/|$))"
 )
 # What a run was told, which has the look of a metric: eval_steps, val_check_interval, test_size.
@@ -108,6 +110,7 @@ def normalise(name: str) -> tuple[str, Split | None]:
         split, text = _SPLIT_WORDS[match[1]], text[match.end() :]
         if (again := _PREFIX.match(text)) and _SPLIT_WORDS[again[1]] == split:  # `Validation val_loss`
             text = text[again.end() :]
+        text = text.removeprefix("set ")  # `Test set loss`
     elif text in _SPLIT_WORDS:
         return "", _SPLIT_WORDS[text]
     elif split is None and (match := _INFIX.search(text)):

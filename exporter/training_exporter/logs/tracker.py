@@ -14,6 +14,7 @@ from training_exporter.logs.said import NO_COUNTS, Counts, Refs, Said
 from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 MAX_BARS = 256
+MAX_NAMES = 256  # different sets of names in records
 MAX_BEHIND = 40  # lines behind a result in which more of the same evaluation may come without a word about it
 BY_VALUE = "value"  # event of a draft that was made of a printed value
 _EPOCH_BAR = re.compile(r"(?i)(?:train(?:ing)? )?epochs?")  # counts them, where records say the steps
@@ -37,6 +38,7 @@ class Tracker:
         self._nested = Nested()
         self._bars: dict[tuple[str, int | None], tuple[int | None, float | None]] = {}  # last count by description
         self._results = Results()
+        self._train_names: set[tuple[str, ...]] = set()  # of records that were the training's
         self._events: list[LogEvent] = []
 
     def events(self, record: Record) -> list[LogEvent]:
@@ -209,6 +211,8 @@ class Tracker:
         if counts.step is not None or any(name in names.RATES for name, _ in draft.plain):
             scores_only = draft.sure and not any(names.is_loss(name) for name, _ in draft.plain)
             return scores_only and self.phase == "validation"
+        if not (draft.sure or self._awaiting) and _names(draft) in self._train_names:
+            return False  # `loss: 2.1`, as before the result
         near = self._awaiting or line - self._result_line <= MAX_BEHIND
         within = self.phase == "validation" and near
         return draft.sure or (within and (counts.epoch is None or self._validating))
@@ -281,6 +285,8 @@ class Tracker:
             self._epoch = counts.epoch
         if with_loss:
             self._nested.loss(counts.step_total)
+        if len(self._train_names) < MAX_NAMES:
+            self._train_names.add(_names(draft))
         self._enter_train()
         self._emit(said, "train_step", split="train", counts=counts, metrics=metrics)
         self._judge_finite(said, metrics)
@@ -352,6 +358,10 @@ class Tracker:
 def _steps_train(draft: Draft, counts: Counts) -> bool:
     """Training values beside a step are a training record that repeats results, unless they are only the loss."""
     return counts.step is not None and any(not names.is_loss(name) for name, _ in draft.train)
+
+
+def _names(draft: Draft) -> tuple[str, ...]:
+    return tuple(name for name, _ in draft.plain)
 
 
 def _warning(name: str, severity: MessageClass) -> Draft:

@@ -20,6 +20,7 @@ from training_exporter.logs import (
     names,
     novelty,
     report,
+    splits,
     tables,
 )
 from training_exporter.logs.heads import Head, take_head
@@ -44,7 +45,7 @@ _BLOCK_HEADER = re.compile(
     rf"^\s*(?:\*{{3,}}.*\*{{3,}}|\[(?:[a-z]{{1,20}}_)?(?:metrics|results)\]|results? for \S+:|-->\s.*|"
     rf"learning iteration {N}/{N}|"
     rf"(?:\[[^\]{N[1:-1]}]*{N}[^\]]*\]\s*){{1,4}}(?:\S.*:|:)?|.*\b(?:metrics|results|scores|evaluation|"
-    rf"validation|eval|statistics)\b[^:]*:)\s*$",
+    rf"validation|eval|statistics)\b[^:]*:|(?:test|val\w*|eval\w*) (?:error|performance|accuracy|loss)\s*:)\s*$",
     re.IGNORECASE,
 )
 # `Inference done 11/5000. Dataloading: ...`
@@ -102,7 +103,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         return plan, True
     if _RULE.match(head.message):
         return replace(plan, rule=True), True
-    holds = not _VALUE_DECIDES.search(masked)
+    holds = not (_VALUE_DECIDES.search(masked) or splits.listed(masked))
     found = messages.find(unmask(head.message, tokens), head.level)
     if found is None and _COMPILER.search(masked):
         return plan, holds
@@ -260,7 +261,7 @@ def _record(message: str, logger: str, tokens: Sequence[str]) -> Draft | None:
     literal = literals.read(message, brace) if brace >= 0 else None
     if literal is None:
         message = _PROSE.sub(lambda match: f"{match['split']} {match['name']}: ", message[:MAX_PROSE])
-        message = marks.without_improvement(message)
+        message = splits.named(marks.without_improvement(message), tokens)
         found, rest = counters.extract(message)
         pairs = _by_section(rest, fields.scan(rest))
         if len(_WORD_SETTING.findall(message)) >= 3:
@@ -296,7 +297,9 @@ def _context(text: str, pairs: list[fields.Pair]) -> str:
     kept = []
     position = 0
     for pair in pairs:
-        kept.append(text[position : pair.start])
+        # of `Eval 3: loss 0.8`, `Validation took 3.2s, loss 0.4` the first says what the others are
+        about = not (pair.tight or names.is_quality(names.normalise(pair.name)[0]))
+        kept.append(text[position : pair.end if about else pair.start])
         position = pair.end
     kept.append(text[position:])
     return " ".join(kept)
