@@ -143,6 +143,14 @@ class TestLearner:
         """A line every 20 s for ten steps: 2 s; the median of the whole worker set."""
         assert stepping(20.0, steps=10).step_seconds() == pytest.approx(2.0, rel=0.02)
 
+    def test_moves_of_a_bar_between_two_lines_do_not_shorten_a_step(self) -> None:
+        """A line every 50 s for 50 steps, and a bar that is drawn every 10 s: 1 s a step."""
+        learner = Learner()
+        for time in range(0, 1000, 10):
+            learner.step(float(time), 50 if time % 50 == 0 else 0)
+        assert learner.step_seconds() == pytest.approx(1.0, rel=0.02)
+        assert learner.typical("step") == 10.0
+
     def test_a_new_worker_set_drops_all_but_the_times_of_starts(self) -> None:
         """No other worker set can teach those."""
         learner = stepping(100.0)

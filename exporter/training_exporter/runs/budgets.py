@@ -36,6 +36,9 @@ _LOG_WIDTH = 0.02
 KINDS = ("step", "validation", "checkpoint", "start", "progress")
 
 
+_COUNTED = "counted step"  # among what is open: the last move by a known number of steps
+
+
 class Learner:
     """The completed intervals of one run, for its current worker set.
 
@@ -64,15 +67,18 @@ class Learner:
     def step(self, now: float, steps: int) -> bool:
         """The step counter advanced by `steps` (0 = unknown). True when the interval that ended was a usual one."""
         began = self._open.get("step")
+        counted = self._open.get(_COUNTED)  # a bar between two lines moves, but says nothing of the steps
         self._open["step"] = now
+        if steps > 0:
+            self._open[_COUNTED] = now
         if began is None or now <= began:
             return False
         if self._skipped < STEPS_SKIPPED:
             self._skipped += 1
             return False
         self._intervals["step"].add(now - began)
-        if steps > 0:
-            self._step_times.add(math.log((now - began) / steps))
+        if steps > 0 and counted is not None:
+            self._step_times.add(math.log((now - counted) / steps))
         return True
 
     def progress(self, now: float) -> None:
@@ -93,6 +99,8 @@ class Learner:
     def abandon(self, kind: str) -> None:
         """What began is no interval of its kind (another phase came between)."""
         self._open.pop(kind, None)
+        if kind == "step":
+            self._open.pop(_COUNTED, None)
 
     def spoil(self) -> None:
         """The run is stalled: nothing that is open now may teach a budget."""
@@ -119,7 +127,7 @@ class Learner:
         for kind, values in memory["intervals"].items():
             self._intervals[kind] = Intervals(values)
         # an outage of the exporter may hide any number of steps, so an open step interval is not taken up again
-        self._open = {kind: float(time) for kind, time in memory["open"].items() if kind != "step"}
+        self._open = {kind: float(time) for kind, time in memory["open"].items() if kind not in ("step", _COUNTED)}
         self._skipped = int(memory["skipped"])
         self._step_times.restore(memory["step_times"])
 
