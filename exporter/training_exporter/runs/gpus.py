@@ -26,6 +26,7 @@ WINDOW_SECONDS = 60.0  # samples further apart than that are no window
 LONGEST_SAMPLE_SECONDS = 5.0
 MEAN_SAMPLES = 5  # of the exported ratios: a few seconds
 MEAN_EFFORT_SECONDS = 150.0  # time constant of the slow means, about a 5 min average
+HELD_SECONDS = 900.0  # a shorter blindness does not unsay them; in the rules, 5 min of samples and 10 min behind them
 VARYING_WATTS = 3.0  # power that stays within this is unchanged
 
 
@@ -48,6 +49,7 @@ class GpuTracker:
         self.utilization: float | None = None  # 0-1, mean share of time with a resident kernel over the window
         self.mean_effort: float | None = None
         self.mean_working: float | None = None
+        self._told_seconds: float | None = None  # when the means were of
         # time, utilisation, memory utilisation, watts, worked
         self._window: deque[tuple[float, float | None, float | None, float | None, bool]] = deque(maxlen=WINDOW_SAMPLES)
 
@@ -70,10 +72,14 @@ class GpuTracker:
         self.sample = sample
 
     def blind(self) -> None:
-        """No data any more: what was seen a moment ago says nothing about now."""
+        """No data any more: what was seen a moment ago says nothing about now. The means are held for a while."""
         self.sample = None
         self._window.clear()
-        self.worked_at = self.utilization = self.mean_effort = self.mean_working = None
+        self.worked_at = self.utilization = None
+
+    def held(self, now: float) -> bool:
+        """Whether the slow means still say something of now."""
+        return self._told_seconds is not None and now - self._told_seconds <= HELD_SECONDS
 
     def new_worker_set(self) -> None:
         """P_train was that of the work before; P_idle belongs to the device."""
@@ -123,6 +129,9 @@ class GpuTracker:
         worked = [entry[0] for entry in window if entry[4]]
         self.worked_at = worked[-1] if len(worked) >= WINDOW_WORKING else None
         self.utilization = _mean([entry[1] for entry in window])
+        if not self.held(sample.time_seconds):
+            self.mean_effort = self.mean_working = None
+        self._told_seconds = sample.time_seconds
         keep = math.exp(-seconds / MEAN_EFFORT_SECONDS)
         self.mean_working = _blend(self.mean_working, share if working else 0.0, keep)
         if effort is None:

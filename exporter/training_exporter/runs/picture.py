@@ -159,10 +159,11 @@ def _facts(run: Run, seen: _Seen, situation: Situation) -> Facts:
     now = around.now
     newest = _newest(run, (*PROGRESS_SIGNALS, *WORK_SIGNALS))
     budgets = current_budgets(situation, run.budgets, run.learner)
-    efforts = [tracker.mean_effort for tracker in speaking]
+    levels = run.levels(around.gpus, now)
+    efforts = [tracker.mean_effort for tracker in levels]
     known = [effort for effort in efforts if effort is not None]
     complete = bool(known) and len(known) == len(efforts)
-    working = [tracker.mean_working for tracker in speaking if tracker.mean_working is not None]
+    working = [tracker.mean_working for tracker in levels if tracker.mean_working is not None]
     trackers = around.gpus.trackers
     lost = [label for label in run.gpu_labels if label in trackers and trackers[label].lost]
     return Facts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -180,14 +180,18 @@ class Run:
 
     def speaking(self, gpus: GpuContext) -> list[GpuTracker]:
         """The GPUs whose work is the run's own: watched now, no MIG, nobody else there."""
-        return [
-            gpus.trackers[label]
-            for label in self.gpu_labels
-            if label in gpus.trackers
-            and gpus.trackers[label].sample is not None
-            and not gpus.trackers[label].device.mig
-            and not gpus.occupancy.get(label, Occupancy()).outsider
-        ]
+        return [tracker for tracker in self._own(gpus) if tracker.sample is not None]
+
+    def levels(self, gpus: GpuContext, now: float) -> list[GpuTracker]:
+        """Those whose slow means tell at what level it trains: watched now, or until a short while ago."""
+        return [tracker for tracker in self._own(gpus) if tracker.held(now) and not tracker.lost]
+
+    def _own(self, gpus: GpuContext) -> Iterator[GpuTracker]:
+        for label in self.gpu_labels:
+            tracker = gpus.trackers.get(label)
+            if tracker is None or tracker.device.mig or gpus.occupancy.get(label, Occupancy()).outsider:
+                continue
+            yield tracker
 
     def memory_lost(self, now: float) -> bool:
         """Whether a live rank's GPU memory is gone for 300 s while its peers hold theirs."""
