@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from e2e.alerting import Alertmanager, Inbox
-from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
+from e2e.harness import SCALE, Exporter, GpuScript, Job, Prometheus, wait_until
 
 BUDGETS = {"idle": "20s", "validation": "20s", "checkpoint": "20s", "start": "60s", "progress": "600s"}
 
@@ -81,8 +81,8 @@ def start_exporter(tmp_path: Path, gpus: GpuScript, stack: contextlib.ExitStack)
 def start_prometheus(tmp_path: Path, stack: contextlib.ExitStack) -> Callable[..., Prometheus]:
     """Start a Prometheus with the shipped rules that scrapes one exporter."""
 
-    def start(exporter: Exporter, *, alertmanager: str | None = None) -> Prometheus:
-        prometheus = Prometheus(tmp_path, [f"127.0.0.1:{exporter.port}"], alertmanager=alertmanager)
+    def start(exporter: Exporter, *, alertmanager: str | None = None, scale: int = SCALE) -> Prometheus:
+        prometheus = Prometheus(tmp_path, [f"127.0.0.1:{exporter.port}"], alertmanager=alertmanager, scale=scale)
         stack.callback(prometheus.stop)
         return prometheus
 

@@ -276,14 +276,16 @@ class Exporter(Program):
 
 
 class Prometheus(Program):
-    """A real Prometheus that scrapes every second and evaluates the shipped rules, their durations scaled."""
+    """A real Prometheus that scrapes every second; the durations in the shipped rules are divided by `scale`."""
 
-    def __init__(self, folder: Path, targets: list[str], *, alertmanager: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, targets: list[str], *, alertmanager: str | None = None, scale: int = SCALE
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         rules = folder / "rules"
         subprocess.run(
-            [sys.executable, str(ROOT / "prometheus/scale.py"), "--divide", str(SCALE), "--output", str(rules)],
+            [sys.executable, str(ROOT / "prometheus/scale.py"), "--divide", str(scale), "--output", str(rules)],
             check=True,
         )
         configuration: dict[str, Any] = {

@@ -51,6 +51,14 @@ def block_of(job: Job, text: str) -> str:
     return next(block for block in text.split("\n\n") if block.startswith(name))
 
 
+def training_now(job: Job, gpus: GpuScript) -> subprocess.CompletedProcess[str] | None:
+    """A look at a job that trains; None where it came while the job was in the short validation of each epoch."""
+    shown = status(LOOK, gpus=gpus)
+    state = block_of(job, shown.stdout).splitlines()[0].split()[1]
+    assert state in ("TRAINING", "VALIDATING", "CHECKPOINTING")
+    return shown if state == "TRAINING" else None
+
+
 @pytest.fixture
 def alone(training: Job, tmp_path: Path) -> str:
     """The flag for a configuration that knows this job only, so that the exit code is about it."""
@@ -80,9 +88,8 @@ class TestVerdict:
         """Without configuration and server: the job trains, its witnesses speak, and its log cannot do harm."""
         with training.log.open("a") as log:
             log.write(f"{HOSTILE}\n")
-        shown = status(LOOK, gpus=gpus)
+        shown = wait_until("a look between two validations", lambda: training_now(training, gpus), seconds=90)
         block = block_of(training, shown.stdout)
-        assert "TRAINING" in block.splitlines()[0]
         for witness in ("progress", "processes", "gpu 0", "gpu 1", "log"):
             assert f"\n  {witness:<18}" in block
         assert "1 launcher, 2 workers, 2 workers expected" in block
