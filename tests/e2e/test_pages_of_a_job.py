@@ -13,8 +13,7 @@ from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
 pytestmark = pytest.mark.torch
 
 RUN = "eagle3-e2e"
-# A stall is known before TrainingGpuIdle, which is 6 min in the rules: 36 s when they are divided by 10, time enough on a
-# busy machine.
+# A stall is known before TrainingGpuIdle: 6 min in the rules, 36 s divided by 10, time enough on a busy machine.
 IDLE_SECONDS = 10
 GPU_IDLE_SCALE = 10
 
