@@ -93,7 +93,7 @@ class Program:
         for member in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
-        self.process.wait(60)  # how soon it must end is tested elsewhere; here the machine may be busy
+        self.process.wait(10)
 
 
 class Job(Program):
@@ -156,7 +156,7 @@ class Job(Program):
             for member in members:
                 member.resume()
 
-    def wait_for_line(self, text: str, *, seconds: float = 150, after: int = 0) -> None:
+    def wait_for_line(self, text: str, *, seconds: float = 60, after: int = 0) -> None:
         wait_until(f"the log says {text!r}", lambda: text in self.text()[after:], seconds=seconds)
 
 
