@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--robustness", action="store_true", help="every scenario under every bad condition, not a few")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The scenarios come first: they are half of all work, and are played behind the tests that mostly wait."""
+    items.sort(key=lambda item: item.path.name != "test_rules_scenarios.py")
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""

@@ -6,6 +6,7 @@ A trial is a scenario under a condition: as it stands, stretched, or with the ex
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -172,6 +173,12 @@ def examined(play_of: Trial, trials: Iterable[Trial], judges: Iterable[str], fol
     return Examined(scenario, answers, {promtool: judged(play_of.file, promtool, folder) for promtool in judges})
 
 
+def _stand_back() -> None:
+    """Leave the processors to those who measure time, and look for garbage rarely: nearly nothing here is any."""
+    os.nice(5)
+    gc.set_threshold(100_000, 50, 50)
+
+
 class Lab:
     """Works on all trials and judgements from its creation on, one processor each; asking for one waits for it.
 
@@ -179,7 +186,7 @@ class Lab:
     """
 
     def __init__(self, trials: Iterable[Trial], judged: Iterable[tuple[Path, str]], folder: Path) -> None:
-        self._pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"))
+        self._pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"), _stand_back)
         by_play: dict[Trial, list[Trial]] = {}
         for trial in dict.fromkeys(trials):
             by_play.setdefault(trial.play, []).append(trial)

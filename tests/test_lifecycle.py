@@ -114,11 +114,21 @@ class Scene:
         wait_until(what, condition, seconds=seconds)
 
     def expect_end(self, outcome: str) -> None:
-        """No process is left, and exactly this outcome is 1."""
+        """Soon after the job has ended no process is left, and exactly this outcome is 1."""
+        wait_until("the job ends by itself", self._is_over, seconds=START_SECONDS)
         expected = {name: float(name == outcome) for name in ("finished", "failed", "cancelled", "unknown")}
         self.expect(f"ended as {outcome}", lambda: self.outcomes() == expected)
         assert self.processes() == (0, 0)
         assert self.value("training_run_end_time_seconds") is not None
+
+    def _is_over(self) -> bool:
+        """Whether nobody of the job lives; its launcher is left unreaped, as a shell may leave it."""
+        assert self.job.process is not None
+        try:
+            launcher = psutil.Process(self.job.process.pid)
+            return launcher.status() == psutil.STATUS_ZOMBIE and not launcher.children()
+        except psutil.NoSuchProcess:
+            return True
 
     def _name(self) -> str | None:
         names = [
@@ -139,7 +149,9 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
 def scene(exporter: Exporter, tmp_path: Path) -> Iterator[Scene]:
     """A job that is not started yet; all of it is gone afterwards."""
     with job(tmp_path / "work") as made:
-        yield Scene(exporter, made)
+        played = Scene(exporter, made)
+        yield played
+        exporter.tell(played.run)
 
 
 class TestWhileItRuns:

@@ -51,6 +51,14 @@ class Follower:
 
 
 class TestAppends:
+    def test_reading_leaves_no_access_time(self, tmp_path: Path) -> None:
+        """A log that was written since it was read last would get one from whoever reads it, and a write to its disk."""
+        log = tmp_path / "train.log"
+        log.write_bytes(b"one\n")
+        os.utime(log, (1, 2))
+        assert Follower(log).text() == b"one\n"
+        assert log.stat().st_atime == 1
+
     def test_new_file_is_read_from_its_start_and_then_as_it_grows(self, tmp_path: Path) -> None:
         """A log that appears after the first look is new from its first byte."""
         log = tmp_path / "train.log"

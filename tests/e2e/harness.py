@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -268,6 +269,18 @@ class Exporter(Program):
 
     def labels(self, name: str) -> list[dict[str, str]]:
         return [dict(have) for (metric, have) in self.samples() if metric == name]
+
+    def tell(self, run: str | None = None) -> None:
+        """Print what it says of a run, or of all, and what it logged: pytest shows it where a test failed."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            lines = fetch(f"{self.url}/metrics").splitlines(keepends=True)
+            sys.stdout.writelines(line for line in lines if line[0] != "#" and (run is None or f'run="{run}"' in line))
+        sys.stdout.write(self.text()[-4000:])
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.tell()
+        super().stop()
 
     def terminate(self) -> int:
         """SIGTERM, as an init system does; the exit status."""

@@ -97,7 +97,7 @@ def open_below(root: str, path: str, flags: int, owner: Owner | None = None, *, 
 def open_at(directory: int, name: str, flags: int, owner: Owner | None = None) -> int:
     """Open the regular file or directory `name` in an open directory; never through a link, never a special file."""
     _require_plain(os.stat(name, dir_fd=directory, follow_symlinks=False), owner, name)
-    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = _open_unmarked(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, directory)
     try:
         _require_plain(os.fstat(descriptor), owner, name)  # another may stand there since
     except BaseException:
@@ -170,6 +170,14 @@ def _require_plain(status: os.stat_result, owner: Owner | None, name: str) -> No
         raise OSError(errno.EINVAL, "neither a regular file nor a directory", name)
     if _refuses(owner, status, 5 if stat.S_ISDIR(status.st_mode) else 4):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+
+
+def _open_unmarked(name: str, flags: int, directory: int) -> int:
+    """Open without a trace of the reading in the access time, where the kernel allows that: to owners and root."""
+    try:
+        return os.open(name, flags | os.O_NOATIME, dir_fd=directory)
+    except PermissionError:  # not the owner, or no right to open it at all
+        return os.open(name, flags, dir_fd=directory)
 
 
 def _set_id(call: ctypes._NamedFuncPointer, wanted: int) -> None:
