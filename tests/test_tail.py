@@ -52,7 +52,7 @@ class Follower:
 
 class TestAppends:
     def test_reading_leaves_no_access_time(self, tmp_path: Path) -> None:
-        """A log that was written since it was read last would get one from whoever reads it, and a write to its disk."""
+        """A log that was written since the last reading would get one from whoever reads it, and its disk a write."""
         log = tmp_path / "train.log"
         log.write_bytes(b"one\n")
         os.utime(log, (1, 2))
