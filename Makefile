@@ -17,7 +17,7 @@ TESTED  = $(VENV)/installed-test$(if $(TORCH),-torch)
 # are free; the end-to-end tests, which come next, mostly wait too, so more workers than cores pay.
 WORKERS ?= 5
 
-.PHONY: help run demo test lint docs bench soak fuzz robustness clean
+.PHONY: help run demo test tools lint docs bench soak fuzz robustness clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -28,11 +28,14 @@ run: $(VENV)/installed ## start the exporter with no configuration on :14311
 demo: $(VENV)/installed ## play a stall behind the real exporter, with Prometheus and Alertmanager where installed
 	exec $(BIN)/training-exporter demo --monitoring . $(ARGS)
 
-test: $(TESTED) ## install what the tests need and run every check
-	CI=$(CI) scripts/install-test-tools
+test: ## install what the tests need and run every check
+	$(MAKE) --no-print-directory --jobs=2 $(TESTED) tools
 	$(MAKE) --no-print-directory lint
 	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $(PYTEST)
 	@$(if $(TORCH),:,echo "Not run: the tests with a real torchrun (they need PyTorch). make test TORCH=1 installs it and runs them.")
+
+tools:
+	CI=$(CI) scripts/install-test-tools
 
 lint: $(TESTED) ## style, types, import direction, generated files
 	$(BIN)/ruff check .

@@ -284,6 +284,29 @@ class TestHostilePaths:
         release.set()
         wait_for(lambda: any(chunk.run == "a" and chunk.readable for chunk in tail.collect()))
 
+    def test_path_that_is_late_each_time_keeps_nobody_waiting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who gave no answer in time is asked behind the others of its file system, though it may be asked again."""
+        answers = threading.Semaphore(0)
+        for name in ("late", "good"):
+            (tmp_path / name).write_bytes(b"alive\n")
+        real = tail_file.open_below
+
+        def open_below(root: str, path: str, *arguments: object, **options: object) -> int:
+            if path.endswith("late"):
+                answers.acquire(timeout=30)
+            return real(root, path, *arguments, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(tail_file, "open_below", open_below)
+        tail = TailSource(ManualClock(), deadline_seconds=0.05)
+        tail.follow([LogTarget("a", str(tmp_path / "late")), LogTarget("b", str(tmp_path / "good"))])
+        tail.collect()
+        answers.release()
+        wait_for(lambda: not tail._offload.stuck)
+        assert [(chunk.run, chunk.data) for chunk in tail.collect()] == [("b", b"alive\n")]
+        answers.release()
+
     def test_many_patterns_on_a_dead_mount_cost_one_deadline_a_round(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

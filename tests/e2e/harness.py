@@ -38,13 +38,14 @@ TRAINER = HERE / "train.py"
 
 def wait_until(what: str, condition: Callable[[], T | None], *, seconds: float) -> T:
     """The first true answer of `condition`, asked again and again; an AssertionError naming `what` if none comes."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     answer = condition()
     while not answer:
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             message = f"{what}: not within {seconds:g} s; last answer {answer!r}"
             raise AssertionError(message)
-        time.sleep(0.1)
+        time.sleep(min(0.1 + waited / 10, 0.5))  # a scrape costs, and what comes late is not missed by half a second
         answer = condition()
     return answer
 

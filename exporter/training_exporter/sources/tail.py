@@ -106,8 +106,9 @@ class TailSource:
             self._waker.close()
 
     def _read(self, now: float) -> list[tuple[Key, Reading | None]]:
-        """The answers of this round."""
+        """The answers of this round; who gave none last time is asked last, so that it keeps nobody waiting again."""
         due = [key for key, entry in self._entries.items() if entry.twin_until_seconds <= now]
+        due.sort(key=lambda key: self._entries[key].mute)
         return [answer for keys in self._by_mount(due) for answer in self._ask(keys, now)]
 
     def _by_mount(self, keys: Iterable[Key]) -> Iterable[list[Key]]:
