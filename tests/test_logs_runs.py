@@ -177,6 +177,24 @@ class TestRestoredEnds:
         batch = self.restored(run, *texts)
         assert (batch.outlived, "failed" in {event.outcome for event in batch.events}) == (False, True)
 
+    @pytest.mark.parametrize(
+        ("end", "steps", "outlived"),
+        [
+            pytest.param(CRASH, (30,), False, id="one-step-on"),
+            pytest.param(CRASH, (20, 20, 30), False, id="of-many-ranks"),
+            pytest.param(CRASH, range(30, 40), False, id="as-many-as-a-launcher-allows"),
+            pytest.param(CRASH, range(30, 41), True, id="it-goes-on"),
+            pytest.param(CRASH, (11,), True, id="from-a-checkpoint"),
+            pytest.param("Training complete!\n", (30,), True, id="no-end-after-all"),
+        ],
+    )
+    def test_steps_of_other_ranks_behind_a_failure(
+        self, run: Run, end: str, steps: Sequence[int], *, outlived: bool
+    ) -> None:
+        """One rank failed, and the others print on until they are ended: that is no later attempt."""
+        batch = self.restored(run, self.STEPS + end + "".join(f"step {step} | loss 0.5 | lr 1e-4\n" for step in steps))
+        assert (batch.outlived, "failed" in {event.outcome for event in batch.events}) == (outlived, not outlived)
+
     @pytest.mark.parametrize("end", [CRASH, "Training complete!\n"])
     def test_an_attempt_behind_an_end(self, run: Run, end: str) -> None:
         """The end is that of an attempt before: it is left out, and the batch says so."""

@@ -26,6 +26,7 @@ _TRAINS = frozenset({"train_begin", "epoch_begin", "train_step"})
 _REPEATED = frozenset({"train_step", "progress", "val_progress"})
 KEPT_STEPS = 64  # of a kind, of an existing log: more than any judgement of the last steps asks for
 SLICE_BYTES = 64 * 1024
+FAREWELL_STEPS = 10  # that other ranks print behind the failure of one, until their launcher ends them
 MAX_FILES = 512  # of a kind and a run; the one that was silent longest is forgotten first
 
 
@@ -299,8 +300,24 @@ def _without_outlived(events: Sequence[LogEvent]) -> list[LogEvent]:
 
     Another file of the run may have the same lines, or the exception without the steps.
     """
-    last = max((index for index, event in enumerate(events) if event.event in _TRAINS), default=0)
+    trains = [index for index, event in enumerate(events) if event.event in _TRAINS]
+    end = max((index for index, event in enumerate(events) if _is_end(event)), default=-1)
+    before = [index for index in trains if index < end]
+    if before and _is_farewell([events[index] for index in (end, before[-1], *trains[len(before) :])]):
+        trains = before
+    last = max(trains, default=0)
     return [event for index, event in enumerate(events) if index >= last or not _is_end(event)]
+
+
+def _is_farewell(events: Sequence[LogEvent]) -> bool:
+    """Whether, of an end, the last step before it and all training behind, that is no later attempt but a few steps on.
+
+    Where one rank failed the others had not heard of it yet. An attempt that comes later begins, or goes back.
+    """
+    end, *training = events
+    steps = [event.step for event in training if event.event == "train_step" and event.step is not None]
+    died = end.outcome in {"failed", "cancelled"} or end.severity == "fatal"
+    return died and len(steps) == len(training) <= FAREWELL_STEPS + 1 and steps == sorted(steps)
 
 
 def _is_end(event: LogEvent) -> bool:
