@@ -66,8 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     elif metafunc.function is test_bad_conditions:
         trials = everything() if metafunc.config.getoption("--robustness") else chosen()
     elif metafunc.function is test_score_of_scenarios:
-        # the older promtool has said what it has to say of them in test_alerts_and_states
-        pairs = [(file, NEWEST) for file in SHARED]
+        pairs = [(file, promtool) for promtool in promtools() for file in SHARED]
         metafunc.parametrize("judged_scenario", pairs, ids=lambda pair: f"{pair[0].stem}-{Path(pair[1]).name}")
         return
     else:

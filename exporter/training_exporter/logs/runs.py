@@ -303,18 +303,17 @@ def _without_outlived(events: Sequence[LogEvent]) -> list[LogEvent]:
     trains = [index for index, event in enumerate(events) if event.event in _TRAINS]
     end = max((index for index, event in enumerate(events) if _is_end(event)), default=-1)
     before = [index for index in trains if index < end]
-    if before and _is_farewell([events[index] for index in (end, before[-1], *trains[len(before) :])]):
+    if before and _is_farewell(events[end], [events[index] for index in (before[-1], *trains[len(before) :])]):
         trains = before
     last = max(trains, default=0)
     return [event for index, event in enumerate(events) if index >= last or not _is_end(event)]
 
 
-def _is_farewell(events: Sequence[LogEvent]) -> bool:
-    """Whether, of an end, the last step before it and all training behind, that is no later attempt but a few steps on.
+def _is_farewell(end: LogEvent, training: Sequence[LogEvent]) -> bool:
+    """Whether `training`, from its last event before `end` on, is a few steps of ranks that had not heard of that yet.
 
-    Where one rank failed the others had not heard of it yet. An attempt that comes later begins, or goes back.
+    An attempt that comes later begins, or goes back.
     """
-    end, *training = events
     steps = [event.step for event in training if event.event == "train_step" and event.step is not None]
     died = end.outcome in {"failed", "cancelled"} or end.severity == "fatal"
     return died and len(steps) == len(training) <= FAREWELL_STEPS + 1 and steps == sorted(steps)
