@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from rule_player import ROOT, Played, Recording, play, read_openmetrics
+from rule_player import ROOT, Played, Recording, play_apart, read_openmetrics
 from training_exporter import simulate
 from training_exporter.recording import Recording as OpenMetrics
 from training_exporter.scenario.load import parse, shipped
@@ -31,6 +32,7 @@ OWN = sorted((ROOT / "tests/scenarios").glob("*.yaml"))
 SHARED_ROOT = ROOT.parent / "shared"
 SHARED = sorted((SHARED_ROOT / "scenarios").glob("*.yaml"))
 STEP_SECONDS = 15
+BATCH = 4  # plays whose rules are evaluated together
 
 Worsening = Callable[[Recording], Recording]
 SCRAPING: Mapping[str, Worsening] = {
@@ -156,21 +158,34 @@ class Examined:
 def judged(file: Path, promtool: str, folder: Path) -> Judgement:
     """Ask the judge of the scenarios beside this checkout; what it asks of `simulate` was left in `folder`."""
     command = f"{sys.executable} {ROOT / 'tests/replay.py'} {folder}"
-    tool = [sys.executable, str(SHARED_ROOT / "tools/score_scenarios.py"), "--command", command]
+    libyaml, tool = ROOT / "tests/libyaml.py", SHARED_ROOT / "tools/score_scenarios.py"
+    judge = [sys.executable, str(libyaml), str(tool), "--command", command]
     rules = ["--rules", str(ROOT / "prometheus/rules"), "--promtool", promtool]
-    done = subprocess.run([*tool, *rules, str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*judge, *rules, str(file)], capture_output=True, text=True, check=False)
     return Judgement(done.returncode == 0 and "scenarios 1 " in done.stdout, done.stdout + done.stderr)
 
 
-def examined(play_of: Trial, trials: Iterable[Trial], judges: Iterable[str], folder: Path) -> Examined:
-    """Play once, then ask everything of it."""
-    scenario = simulated(play_of, folder)
+def examined(
+    plays: Mapping[Trial, list[Trial]], judges: Mapping[Trial, list[str]], folder: Path
+) -> dict[Trial, Examined]:
+    """Play each once, then ask everything of it: the rules together with the others, the judge alone."""
+    scenarios = {play: simulated(play, folder) for play in plays}
+    questions: dict[tuple[str, str], list[Trial]] = {}
+    for trial in chain.from_iterable(plays.values()):
+        questions.setdefault((trial.promtool, trial.scraping), []).append(trial)
+    answers: dict[Trial, Played] = {}
     with TemporaryDirectory(dir=folder) as scratch:
-        answers = {
-            trial: play(trial.promtool, [SCRAPING[trial.scraping](scenario.recording)], Path(scratch))
-            for trial in trials
-        }
-    return Examined(scenario, answers, {promtool: judged(play_of.file, promtool, folder) for promtool in judges})
+        for (promtool, scraping), trials in questions.items():
+            recordings = [SCRAPING[scraping](scenarios[trial.play].recording) for trial in trials]
+            answers.update(zip(trials, play_apart(promtool, recordings, Path(scratch)), strict=True))
+    return {
+        play: Examined(
+            scenarios[play],
+            {trial: answers[trial] for trial in trials},
+            {promtool: judged(play.file, promtool, folder) for promtool in judges.get(play, ())},
+        )
+        for play, trials in plays.items()
+    }
 
 
 def _stand_back() -> None:
@@ -193,19 +208,23 @@ class Lab:
         judges: dict[Trial, list[str]] = {}
         for file, promtool in judged:
             judges.setdefault(Trial(file, "").play, []).append(promtool)
-        self._plays: dict[Trial, Future[Examined]] = {
-            key: self._pool.submit(examined, key, by_play.get(key, []), judges.get(key, []), folder)
-            for key in dict.fromkeys([*by_play, *judges])
-        }
+        plays = list(dict.fromkeys([*by_play, *judges]))
+        self._plays: dict[Trial, Future[dict[Trial, Examined]]] = {}
+        for start in range(0, len(plays), BATCH):
+            batch = {play: by_play.get(play, []) for play in plays[start : start + BATCH]}
+            self._plays.update(dict.fromkeys(batch, self._pool.submit(examined, batch, judges, folder)))
 
     def answer(self, trial: Trial) -> tuple[Simulated, Played]:
         """What the node and the rules said."""
-        found = self._plays[trial.play].result()
+        found = self._examined(trial.play)
         return found.scenario, found.answers[trial]
 
     def judgement(self, file: Path, promtool: str) -> Judgement:
         """What the judge said."""
-        return self._plays[Trial(file, "").play].result().judgements[promtool]
+        return self._examined(Trial(file, "").play).judgements[promtool]
+
+    def _examined(self, play: Trial) -> Examined:
+        return self._plays[play].result()[play]
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -60,7 +60,11 @@ class TestOneRun:
         """Everything of a run is found with no configuration: roles, numbers, log, checkpoint directory, owner."""
         with (work.directory / "train.log").open("wb") as log:
             launcher = work.start("train.py", "--output_dir", "out", output=log)
-        (run,) = watch.until(work.directory, lambda runs: complete()(runs) and bool(_launcher(runs).outputs))
+        # the helpers start behind the loaders
+        (run,) = watch.until(
+            work.directory,
+            lambda runs: complete()(runs) and len(runs[0].others) == 2 and bool(_launcher(runs).outputs),
+        )
         assert run.launcher_process is not None
         assert (run.launcher, run.script, run.launcher_process.pid) == ("torchrun", "train.py", launcher.pid)
         assert [(rank.rank, rank.local_rank) for rank in run.ranks] == [(0, 0), (1, 1)]
@@ -146,7 +150,11 @@ class TestOneRun:
         )
         work.start_command(["unshare", "-mpf", "--mount-proc", "sh", "-c", script])
         # a launcher that has just forked is in D state for a moment, and is not read then
-        (run,) = watch.until(work.directory, lambda runs: complete()(runs) and bool(_launcher(runs).outputs))
+        # the helpers start behind the loaders
+        (run,) = watch.until(
+            work.directory,
+            lambda runs: complete()(runs) and len(runs[0].others) == 2 and bool(_launcher(runs).outputs),
+        )
         assert run.launcher_process is not None
         assert run.launcher_process.namespace_pid != run.launcher_process.pid
         assert [target.path for target in run.checkpoint_targets] == [str(work.directory / "hidden/out")]

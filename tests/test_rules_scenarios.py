@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rule_player import promtools
+from rule_player import play, promtools
 from scenario_lab import OWN, SHARED, SHARED_ROOT, SHIPPED, Lab, Trial, expect_alerts, expect_states
 from training_exporter.runs.verdict import CODES
 
@@ -31,6 +31,8 @@ CHOSEN = (
     "collective-hang", "healthy", "loader-deadlock", "slow-validation", "storage-hang", "long-checkpoint",
     "blind-processes", "stopped", "no-gpu", "no-log",
 )  # fmt: skip
+# A stall and an end.
+ALONE = ("loader-deadlock", "rank-death")
 CONDITIONS: Mapping[str, Mapping[str, object]] = {
     "60s": {"scraping": "60s"},
     "fifth_missing": {"scraping": "fifth_missing"},
@@ -63,10 +65,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         trials = [Trial(file, OLDEST) for file in SHIPPED + OWN + SHARED]
     elif metafunc.function is test_newest_promtool:
         trials = [Trial(file, NEWEST) for file in SHIPPED]
+    elif metafunc.function is test_alone:
+        trials = [Trial(file, OLDEST) for file in SHIPPED if file.stem in ALONE]
     elif metafunc.function is test_bad_conditions:
         trials = everything() if metafunc.config.getoption("--robustness") else chosen()
     elif metafunc.function is test_score_of_scenarios:
-        pairs = [(file, promtool) for promtool in promtools() for file in SHARED]
+        # what it asks is asked with the oldest promtool too, and more, by test_alerts_and_states
+        pairs = [(file, NEWEST) for file in SHARED]
         metafunc.parametrize("judged_scenario", pairs, ids=lambda pair: f"{pair[0].stem}-{Path(pair[1]).name}")
         return
     else:
@@ -104,6 +109,12 @@ def test_newest_promtool(lab: Lab, trial: Trial) -> None:
     """The newest Prometheus that is promised says the same."""
     scenario, played = lab.answer(trial)
     expect_alerts(scenario.words, played)
+
+
+def test_alone(lab: Lab, trial: Trial, tmp_path: Path) -> None:
+    """That the rules saw other runs beside it changes nothing in what they say of one."""
+    scenario, played = lab.answer(trial)
+    assert play(trial.promtool, [scenario.recording], tmp_path) == played
 
 
 def test_bad_conditions(lab: Lab, trial: Trial) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ class TestStateFile:
         assert len(caplog.messages) == 2
         assert "cannot be written" in caplog.messages[0]
         assert "can be written again" in caplog.messages[1]
+
+    def test_a_save_does_not_wait_for_the_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A disk that is busy with a checkpoint may take minutes, in which the process could not even be killed."""
+        forced: list[str] = []
+        for name in ("fsync", "fdatasync", "sync"):
+            monkeypatch.setattr(os, name, lambda *_, name=name: forced.append(name))
+        StateFile(tmp_path).save({"a": 1})
+        assert StateFile(tmp_path).load() == {"a": 1}
+        assert forced == []
 
     def test_a_failed_save_leaves_the_old_memory(self, tmp_path: Path) -> None:
         """What cannot be written as JSON replaces nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,16 @@ class StateFile:
         return memory
 
     def save(self, memory: Mapping[str, Any]) -> None:
-        """Replace the file as a whole, so that a crash leaves the old or the new one, never half of one."""
+        """Replace the file as a whole, so that a crash leaves the old or the new one, never half of one.
+
+        Not forced to the disk: a memory of living processes is worth nothing after a power cut, and fsync() would wait,
+        unkillable, behind the checkpoint that the training writes to the same disk.
+        """
         temporary = self._path.with_suffix(".tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("w", encoding="utf-8") as file:
                 json.dump(memory, file)
-                file.flush()
-                os.fsync(file.fileno())
             temporary.replace(self._path)
         except OSError as error:
             if not self._failing:

@@ -95,7 +95,7 @@ class Program:
         for member in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
-        self.process.wait(10)
+        self.process.wait(60)  # a thread that waits for a busy disk keeps even a killed process
 
 
 class Job(Program):
