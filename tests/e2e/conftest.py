@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from e2e.alerting import Alertmanager, Inbox
-from e2e.harness import SCALE, Exporter, GpuScript, Job, Prometheus, wait_until
+from e2e.harness import SCALE, Exporter, Prometheus, wait_until
+from e2e.job import GpuScript, Job
 
 BUDGETS = {"idle": "20s", "validation": "20s", "checkpoint": "20s", "start": "60s", "progress": "600s"}
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from e2e.conftest import BUDGETS
-from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
+from e2e.harness import Exporter, Prometheus, wait_until
+from e2e.job import GpuScript, Job
 
 pytestmark = pytest.mark.torch
 

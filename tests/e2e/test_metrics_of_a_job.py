@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from e2e.harness import Exporter, GpuScript, Job, wait_until
+from e2e.harness import Exporter, wait_until
+from e2e.job import GpuScript, Job
 
 pytestmark = pytest.mark.torch
 
@@ -25,7 +26,7 @@ class TestWithoutConfiguration:
         """Processes, log lines, step, checkpoint and validation result of a running job are right within 15 s."""
         exporter = start_exporter()
         started = time.monotonic()
-        run = wait_until("the job is found", lambda: exporter.run_of(training), seconds=15)
+        run = wait_until("the job is found", lambda: exporter.run_of(training.script.name), seconds=15)
         wait_until(
             "launcher and workers are counted",
             lambda: (
@@ -100,7 +101,7 @@ class TestWithoutConfiguration:
     ) -> None:
         """Each rank's GPU is found by its PID and its work is counted."""
         exporter = start_exporter()
-        run = wait_until("the job is found", lambda: exporter.run_of(training), seconds=15)
+        run = wait_until("the job is found", lambda: exporter.run_of(training.script.name), seconds=15)
 
         def gpus_of(name: str) -> set[str]:
             return {labels["gpu"] for labels in exporter.labels(name) if labels["run"] == run}

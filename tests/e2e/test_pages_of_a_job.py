@@ -8,7 +8,8 @@ import pytest
 
 from e2e.alerting import Alertmanager
 from e2e.conftest import BUDGETS
-from e2e.harness import Exporter, GpuScript, Job, Prometheus, wait_until
+from e2e.harness import Exporter, Prometheus, wait_until
+from e2e.job import GpuScript, Job
 
 pytestmark = pytest.mark.torch
 

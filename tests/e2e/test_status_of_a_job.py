@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.harness import Exporter, GpuScript, Job, wait_until
+from e2e.harness import Exporter, wait_until
+from e2e.job import GpuScript, Job
 from training_exporter.status import BAD, CANNOT_TELL, FINE
 
 pytestmark = pytest.mark.torch

@@ -8,7 +8,7 @@ from typing import Literal
 
 from training_exporter.logs import names
 from training_exporter.logs.lexer import number
-from training_exporter.model import LogPhase, MessageClass, Split
+from training_exporter.model import LogEvent, LogPhase, MessageClass, Split
 
 # A value of a shape: an int is the position of the number among the line's tokens, a float is the value itself
 # (nan, inf, or digits that are part of the shape, as in `checkpoint-500`).
@@ -59,6 +59,26 @@ class Quick:
     epoch: int | None
     epoch_total: int | None
     rank: Ref | None
+
+    def event(self, tokens: Sequence[str], line: int, time_seconds: float) -> LogEvent | None:
+        """The training step that a line of these tokens tells; None where a number is not as plain as it was."""
+        try:
+            return LogEvent(
+                line,
+                line,
+                "train_step",
+                "train",
+                time_seconds,
+                "train",
+                None if self.epoch is None else float(tokens[self.epoch]),
+                None if self.epoch_total is None else float(tokens[self.epoch_total]),
+                None if self.step is None else int(tokens[self.step]),
+                None if self.step_total is None else int(tokens[self.step_total]),
+                dict(zip(self.names, [float(tokens[position]) for position in self.positions], strict=True)),
+                rank=None if self.rank is None else int(value(self.rank, tokens)),
+            )
+        except (ValueError, OverflowError):  # thousands separators, a fraction, a time
+            return None
 
 
 @dataclass(frozen=True, slots=True)

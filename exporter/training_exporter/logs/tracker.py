@@ -61,23 +61,8 @@ class Tracker:
 
         None where a number is not as plain as it was: the long way knows what to do.
         """
-        try:
-            metrics = dict(zip(quick.names, [float(tokens[position]) for position in quick.positions], strict=True))
-            event = LogEvent(
-                line,
-                line,
-                "train_step",
-                "train",
-                time_seconds,
-                "train",
-                None if quick.epoch is None else float(tokens[quick.epoch]),
-                None if quick.epoch_total is None else float(tokens[quick.epoch_total]),
-                None if quick.step is None else int(tokens[quick.step]),
-                None if quick.step_total is None else int(tokens[quick.step_total]),
-                metrics,
-                rank=None if quick.rank is None else int(value(quick.rank, tokens)),
-            )
-        except (ValueError, OverflowError):  # thousands separators, a fraction, a time
+        event = quick.event(tokens, line, time_seconds)
+        if event is None:
             return None
         if event.epoch is not None:
             self._epoch = event.epoch
