@@ -235,6 +235,28 @@ class TestEpochs:
         read(again, event("epoch_begin", epoch=3, epoch_total=5))
         assert (progress.epoch, again.epoch) == (1, 2)
 
+    @pytest.mark.parametrize(
+        ("announced", "printed", "epochs"),
+        [
+            pytest.param(1, [1, 2], [0, 1], id="both-from-one"),
+            pytest.param(1, [0, 1], [0, 1], id="records-from-zero"),
+            pytest.param(3, [2, 3], [2, 3], id="records-from-zero-entered-late"),
+            pytest.param(2, [1.5, 2.0], [1.5, 2.0], id="fractions"),
+        ],
+    )
+    def test_without_a_total_behind_an_announcement(
+        self, announced: int, printed: list[float], epochs: list[float]
+    ) -> None:
+        """`Epoch 1/3` and then `Epoch 1 step 10`: the same epoch, unless the records have another number for it."""
+        progress, seen = LogProgress(), []
+        for number, epoch in enumerate(printed):
+            read(progress, event("epoch_begin", epoch=announced + number, epoch_total=9))
+            read(progress, event("train_step", step=7, epoch=epoch))
+            seen.append(progress.epoch)
+            memory, progress = progress.remember(0.0), LogProgress()
+            progress.restore(memory)
+        assert seen == epochs
+
     def test_what_counts_from_zero_is_remembered(self) -> None:
         """A restart of the exporter in the second epoch does not see the 0."""
         progress, again = LogProgress(), LogProgress()
@@ -242,6 +264,31 @@ class TestEpochs:
         again.restore(progress.remember(0.0))
         read(again, event("train_step", epoch=1, epoch_total=3, step=2))
         assert again.epoch == 1
+
+
+class TestTarget:
+    @pytest.mark.parametrize(
+        ("steps", "epochs", "reached"),
+        [
+            pytest.param([10, 50], None, True, id="the-last-of-all"),
+            pytest.param([10, 49], None, True, id="counted-from-zero"),
+            pytest.param([10, 40], None, False, id="before-it"),
+            pytest.param([10, 50, 10, 50], None, False, id="the-last-of-an-epoch-nobody-says-of-which"),
+            pytest.param([10, 50, 10, 50], 3, False, id="of-the-second-of-three"),
+            pytest.param([10, 50, 10, 50, 10, 50], 3, True, id="of-the-third"),
+        ],
+    )
+    def test_is_reached(self, steps: list[int], epochs: int | None, reached: bool) -> None:
+        """`step 50/50` ends each epoch; also after a restart of the exporter."""
+        progress, epoch = LogProgress(), 0
+        for value in steps:
+            if value == steps[0] and epochs is not None:
+                epoch += 1
+                read(progress, event("epoch_begin", epoch=epoch, epoch_total=epochs))
+            read(progress, event("train_step", step=value, step_total=50))
+        again = LogProgress()
+        again.restore(progress.remember(0.0))
+        assert (progress.at_target, again.at_target) == (reached, reached)
 
 
 class TestRestored:

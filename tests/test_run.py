@@ -68,6 +68,17 @@ class TestPhaseClock:
         clock.announce(["checkpointed"], 400.0)
         assert clock.name == "validating"
 
+    def test_a_checkpoint_behind_a_result_returns_to_training(self) -> None:
+        """Nothing is validated any more, and the validation took as long as until the save began."""
+        learner = Learner()
+        clock = training(learner)
+        clock.announce(["validating"], 200.0)
+        clock.announce(["result", "checkpointing"], 300.0)
+        clock.announce(["checkpointed"], 340.0)
+        assert (clock.name, learner.last("validation"), learner.last("checkpoint")) == ("training", 100.0, 40.0)
+        clock.announce(["validating", "checkpointing", "checkpointed"], 400.0)  # the next one has no result yet
+        assert clock.name == "validating"
+
     def test_a_save_without_an_end_line_ends_when_the_gpus_work_again(self) -> None:
         """For a minute, and no byte is written."""
         clock = training()

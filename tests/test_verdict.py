@@ -17,6 +17,7 @@ from training_exporter.runs.verdict import (
     Facts,
     Judgement,
     judge,
+    seconds_to_stall,
     stall_cause,
 )
 
@@ -346,6 +347,31 @@ class TestSentence:
         judged = replace(TRAINING, idle_seconds=180.0)
         words = sentence(judged, judge(judged), Numbers(utilization=1.0))
         assert words.startswith("Quiet while training: no sign of life for 3 min; GPUs at 100 %; would page at ")
+
+    @pytest.mark.parametrize(
+        ("stuck", "words", "seconds"),
+        [
+            pytest.param({"stopped_seconds": 100.0}, "a rank is stopped by a signal, no sign of life", 200.0, id="T"),
+            pytest.param({"disk_sleep_seconds": 170.0}, "a process hangs in an uninterruptible", 130.0, id="D"),
+            pytest.param({"disk_sleep_seconds": 30.0}, "no sign of life", 420.0, id="a-read"),
+        ],
+    )
+    def test_says_when_a_stuck_rank_would_page(self, stuck: dict[str, float], words: str, seconds: float) -> None:
+        """It does not wait for the budget."""
+        judged = replace(TRAINING, idle_seconds=180.0, **stuck)  # type: ignore[arg-type]
+        assert sentence(judged, judge(judged), Numbers()).startswith(f"Quiet while training: {words}")
+        left = seconds_to_stall(180.0, 600.0, judged.stopped_seconds, judged.disk_sleep_seconds)
+        later = replace(
+            judged, idle_seconds=180.0 + left + 1.0, **{name: at + left + 1.0 for name, at in stuck.items()}
+        )  # type: ignore[arg-type]
+        assert (left, judge(later).state) == (seconds, "stalled")
+
+    def test_an_end_by_the_last_step_is_told_as_that(self) -> None:
+        """No line of the log said so."""
+        judged = replace(TRAINING, alive=False, outcome="finished")
+        assert sentence(judged, judge(judged), Numbers(by_count=True)) == (
+            "Finished: the last step in the log is the last of all."
+        )
 
     def test_names_the_cause_of_a_stall(self) -> None:
         """In words."""

@@ -36,15 +36,17 @@ def test_a_stall_is_told_alone_and_then_taken_back(
     inbox = alertmanager.inbox
     training.ranks()[1].suspend()
     gpus.play("idle")
-    wait_until("the pager is told", lambda: inbox.told("pager"), seconds=IDLE_SECONDS + 60)
+    wait_until("the pager is told", lambda: inbox.told("pager", run=RUN), seconds=IDLE_SECONDS + 60)
     wait_until("the idle GPUs are muted", lambda: alertmanager.muted("TrainingGpuIdle", RUN), seconds=90)
     prometheus.wait_for_evaluations(5)  # longer than the scaled group_wait
-    told = inbox.told()
-    assert [(alert["alertname"], alert["cause"]) for alert in inbox.told("pager")] == [("TrainingStalled", "stopped")]
+    told = inbox.told(run=RUN)
+    assert [(alert["alertname"], alert["cause"]) for alert in inbox.told("pager", run=RUN)] == [
+        ("TrainingStalled", "stopped")
+    ]
     assert {alert["alertname"] for alert in told} & {"TrainingGpuIdle", "TrainingNoProgress"} == set()
     training.ranks()[1].resume()
     gpus.play("train")
-    resolved = wait_until("the page is taken back", lambda: inbox.told("pager", status="resolved"), seconds=90)
+    resolved = wait_until("the page is taken back", lambda: inbox.told("pager", run=RUN, status="resolved"), seconds=90)
     assert resolved[0]["alertname"] == "TrainingStalled"
 
 
@@ -65,4 +67,4 @@ def test_a_stall_without_gpu_metrics(
     job.command("train")
     with (job.control / "fifo").open("wb"):
         pass
-    wait_until("it resolves", lambda: not prometheus.firing("TrainingStalled"), seconds=60)
+    wait_until("it resolves", lambda: not prometheus.firing("TrainingStalled", run=RUN), seconds=60)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from training_exporter import redact
 from training_exporter.model import SourceName
 from training_exporter.report.history import Rates
+from training_exporter.runs.verdict import seconds_to_stall
 from training_exporter.runs.view import CheckpointView, GpuView, LogView, NodeView, RunView
 from training_exporter.words import duration, percent, plural, size
 
@@ -57,13 +58,13 @@ def unseen(run: RunView) -> bool:
 
 
 def page_time_seconds(run: RunView, view: NodeView) -> float | None:
-    """Steady time at which the idle budget ends if nothing moves until then; None if it is over or may not page."""
+    """Steady time at which the run stalls if nothing moves until then; None if it does, or may not page."""
     allowed = run.budgets_seconds.get("idle")
     if not run.alive or not run.paging or allowed is None or run.idle_seconds is None:
         return None
     if run.absent.get("processes") or (run.absent.get("gpu") and run.absent.get("logs")):  # as in the verdict
         return None
-    left = allowed - run.idle_seconds
+    left = seconds_to_stall(run.idle_seconds, allowed, run.stopped_seconds or 0.0, run.disk_sleep_seconds or 0.0)
     return view.time_seconds + left if left > 0 else None
 
 

@@ -43,6 +43,7 @@ class PhaseClock:
         self._inferred = False
         self._announced = "training"  # what the log said while the run was starting
         self._before = "training"  # the phase that a checkpoint interrupts
+        self._resulted = False  # the validation has given a result: a checkpoint that follows is behind it
 
     def begin(self, now: float) -> None:
         """A new attempt or worker set starts."""
@@ -99,20 +100,27 @@ class PhaseClock:
         elif self.name == "checkpointing":
             self._leave_checkpoint(facts, worked)
         elif self.name in ("training", "validating") and _saves_silently(facts):
-            self._before = self.name
+            self._before = self._interrupted()
             self._enter("checkpointing", facts.now)
             self._inferred = True
 
     def _follow(self, phase: str, now: float) -> None:
+        if phase == "result":
+            self._resulted = self.name == "validating"
         if phase == "checkpointing" and self.name != "checkpointing":
-            self._before = self.name
+            self._before = self._interrupted()
         if phase == "validated" and self.name == "checkpointing":
             self._before = "training"
         target = self._target(phase)
         if target is not None:
             self._enter(target, now)
 
+    def _interrupted(self) -> str:
+        return "training" if self.name == "validating" and self._resulted else self.name
+
     def _target(self, phase: str) -> str | None:
+        if phase == "result":
+            return None  # more results may follow
         if phase == "validated":
             return "training" if self.name in ("validating", "starting") else None
         if phase == "checkpointed":
@@ -139,7 +147,7 @@ class PhaseClock:
         self.name = name
         self.start_seconds = now
         self._worked_at_start = None
-        self._inferred = False
+        self._inferred = self._resulted = False
 
     def _leave_start(self, facts: PhaseFacts, worked: float) -> None:
         elapsed = 0.0 if self.start_seconds is None else facts.now - self.start_seconds

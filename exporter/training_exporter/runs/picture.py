@@ -232,6 +232,7 @@ def _numbers(run: Run, seen: _Seen) -> Numbers:
         bytes_per_second=run.host.io_bytes_per_second() if run.present else None,
         child_cores=run.host.child_cores() if run.present else None,
         reason=run.evidence.reason,
+        by_count=not run.progress.done and run.evidence.finished_seconds is None,
         weak=seen.weak,
     )
 

@@ -25,10 +25,11 @@ GOES_ON_STEPS = 3
 class Counter:
     """A counter as the log prints it: it may repeat, begin anew with each epoch, or come from several ranks."""
 
-    __slots__ = ("_behind", "last")
+    __slots__ = ("_behind", "last", "returns")
 
-    def __init__(self, last: int | None = None) -> None:
+    def __init__(self, last: int | None = None, *, returns: bool = False) -> None:
         self.last = last
+        self.returns = returns  # was seen to begin anew: with each epoch, most likely
         self._behind: int | None = None
 
     def advance(self, value: int, *, anew: bool = False) -> int:
@@ -43,6 +44,7 @@ class Counter:
         if steps == 0:
             return 0
         behind, self._behind = self._behind, value
+        self.returns |= value < RESTART_SHARE * self.last
         if anew or value < RESTART_SHARE * self.last or (behind is not None and value > behind):
             self.last, self._behind = value, None
             return 1
@@ -60,7 +62,7 @@ class Moves:
     results: int = 0  # validations that ended with a result
     first_step: bool = False  # a step that is done was read
     goes_on: bool = False  # what had been taken for the end of the training was none
-    phases: tuple[str, ...] = ()  # announced, in order: training, validating, checkpointing, checkpointed, done
+    phases: tuple[str, ...] = ()  # announced, in order: training, validating, result, checkpointing, checkpointed, done
 
 
 class LogProgress:
@@ -86,17 +88,24 @@ class LogProgress:
         self._bars: dict[str, int] = {}
         self._log_phase: LogPhase | None = None
         self._result_open = True  # the next result is one of a new validation
+        self._begun = False  # a validation was announced, or its bar seen, and gave no result yet
         self._last_loss: Mapping[str, float] = {}
         self._restoring = False
 
     @property
     def step(self) -> int | None:
         """The step as last printed: that of the step records, else of the training bar."""
-        for kind in ("train_step", "progress"):
-            counter = self._counters.get(kind)
-            if counter is not None and counter.last is not None:
-                return counter.last
-        return None
+        return None if (counter := self._stepping()) is None else counter.last
+
+    @property
+    def at_target(self) -> bool:
+        """Whether the last step was the last of all, by what the log said of steps and epochs."""
+        counter, target = self._stepping(), self.steps_target
+        if counter is None or counter.last is None or target is None or counter.last < target - 1:
+            return False
+        if self.epoch is None or self.epochs_target is None:
+            return not counter.returns  # the last of an epoch, and nobody says of which
+        return self.epoch >= self.epochs_target - 1
 
     def observe(self, batch: LogBatch) -> Moves:
         """Take one batch. A restored one sets values, moves and counts nothing."""
@@ -212,6 +221,11 @@ class LogProgress:
             reached = (self.epoch or 0.0, event.step)
             self.farthest = max(reached, self.farthest or reached)
 
+    def _stepping(self) -> Counter | None:
+        """The counter that speaks for the training: of the step records, else of the bar."""
+        counters = (self._counters.get(kind) for kind in ("train_step", "progress"))
+        return next((counter for counter in counters if counter is not None and counter.last is not None), None)
+
     def _primary(self) -> str:
         counter = self._counters.get("train_step")
         return "train_step" if counter is not None and counter.last is not None else "progress"
@@ -219,6 +233,7 @@ class LogProgress:
     def _take_validation(self, event: LogEvent, moves: Moves, phases: list[str]) -> None:
         self.shown = True
         kind = event.event
+        self._begun |= kind in ("val_begin", "val_progress")
         if kind == "val_begin":
             self._result_open = True
             self._bars = {}
@@ -231,6 +246,9 @@ class LogProgress:
                 self.validations_total += 1
                 moves.results += 1
             self._result_open = False
+            if self._begun:
+                phases.append("result")
+            self._begun = False
         else:
             phases.append("validated")
 
@@ -271,12 +289,14 @@ class LogProgress:
     def remember(self, shift_seconds: float) -> dict[str, Any]:
         return {
             "counters": {name: counter.last for name, counter in self._counters.items()},
+            "returning": sorted(name for name, counter in self._counters.items() if counter.returns),
             "bars": self._bars,
             "steps_target": self.steps_target,
             "steps_total": self.steps_total,
             "epoch": self.epoch,
             "epochs_target": self.epochs_target,
             "epochs_from_zero": sorted(self._epochs.from_zero),
+            "epochs_from_one": sorted(self._epochs.from_one),
             "validations_total": self.validations_total,
             "streak": self.nonfinite_streak,
             "step_read": self.step_read,
@@ -287,13 +307,14 @@ class LogProgress:
         }
 
     def restore(self, memory: Mapping[str, Any]) -> None:
-        self._counters = {name: Counter(last) for name, last in memory["counters"].items()}
+        returning = memory.get("returning", ())
+        self._counters = {name: Counter(last, returns=name in returning) for name, last in memory["counters"].items()}
         self._bars = dict(memory["bars"])
         self.steps_target = memory["steps_target"]
         self.steps_total = memory["steps_total"]
         self.epoch = memory["epoch"]
         self.epochs_target = memory["epochs_target"]
-        self._epochs = EpochBase(memory.get("epochs_from_zero", ()))
+        self._epochs = EpochBase(memory.get("epochs_from_zero", ()), memory.get("epochs_from_one", ()))
         self.validations_total = int(memory["validations_total"])
         self.nonfinite_streak = memory["streak"]
         self.step_read = bool(memory["step_read"])

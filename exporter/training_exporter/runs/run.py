@@ -211,7 +211,7 @@ class Run:
             return None
         if self.oom_seconds is not None and abs(self.end_seconds - self.oom_seconds) <= OOM_SECONDS:
             self.evidence.failed(self.oom_seconds, "killed by the kernel for lack of memory")
-        return self.evidence.outcome(done=self.progress.done, at_target=self._at_target())
+        return self.evidence.outcome(done=self.progress.done, at_target=self.progress.at_target)
 
     def member_processes(self) -> tuple[ProcessRecord, ...]:
         """Ranks and all below them, as in the newest table."""
@@ -284,15 +284,6 @@ class Run:
             self.end_seconds = None
         elif self.end_seconds is None:
             self.end_seconds = time_seconds
-
-    def _at_target(self) -> bool:
-        progress = self.progress
-        step, target = progress.step, progress.steps_target
-        if step is None or target is None or step < target - 1:
-            return False
-        if progress.epoch is None or progress.epochs_target is None:
-            return True
-        return progress.epoch >= progress.epochs_target - 1
 
     def _find_gpus(self, gpus: GpuContext) -> tuple[str, ...]:
         labels = {label for label, there in gpus.occupancy.items() if self.name in there.runs}

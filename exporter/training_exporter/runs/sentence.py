@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from training_exporter.runs.activity import RATE_SECONDS
-from training_exporter.runs.verdict import QUIET_SECONDS, Facts, Judgement, is_training_level
+from training_exporter.runs.verdict import (
+    QUIET_SECONDS,
+    STOPPED_SECONDS,
+    STORAGE_SECONDS,
+    Facts,
+    Judgement,
+    is_training_level,
+    seconds_to_stall,
+)
 from training_exporter.words import duration, percent, size
 
 # Children that use less are no evidence.
@@ -27,6 +35,7 @@ _CAUSES = {
 
 # What moved lately speaks for a run, the strongest kind first: GPUs and processes follow with their numbers.
 _PROGRESS = ("step", "validation", "checkpoint", "log")
+_BY_COUNT = "the last step in the log is the last of all"
 _LIVING = ("starting", "training", "validating", "checkpointing", "quiet", "unknown")
 
 
@@ -45,6 +54,7 @@ class Numbers:
     bytes_per_second: float | None = None
     child_cores: float | None = None
     reason: str | None = None  # of an end
+    by_count: bool = False  # the end is known from the last step alone
     weak: tuple[str, ...] = ()
 
     def lately(self, signal: str) -> bool:
@@ -76,7 +86,7 @@ def sentence(facts: Facts, judgement: Judgement, numbers: Numbers) -> str:
 
 def _end(state: str, numbers: Numbers) -> str:
     words = {
-        "finished": "Finished: the log shows the end of the training",
+        "finished": f"Finished: {_BY_COUNT if numbers.by_count else 'the log shows the end of the training'}",
         "failed": "Failed: no process is left",
         "ended": "Ended: no process is left",
         "absent": "Absent: the run is expected on this node and is not here",
@@ -98,7 +108,11 @@ def _phase(facts: Facts, numbers: Numbers) -> str:
 
 
 def _pause(facts: Facts) -> str:
-    return "a rank waits at a terminal" if facts.waiting else _idle(facts)
+    if facts.waiting:
+        return "a rank waits at a terminal"
+    if facts.stopped_seconds >= STOPPED_SECONDS:
+        return f"{_CAUSES['stopped']}, {_idle(facts)}"
+    return f"{_CAUSES['storage']}, {_idle(facts)}" if facts.disk_sleep_seconds >= STORAGE_SECONDS else _idle(facts)
 
 
 def _idle(facts: Facts) -> str:
@@ -157,7 +171,9 @@ def _io(bytes_per_second: float) -> str:
 def _deadline(facts: Facts, numbers: Numbers) -> str:
     if facts.idle_seconds is None or not facts.processes_seen or not (facts.gpu_seen or facts.log_seen):
         return ""
-    left = facts.idle_budget_seconds - facts.idle_seconds
+    left = seconds_to_stall(
+        facts.idle_seconds, facts.idle_budget_seconds, facts.stopped_seconds, facts.disk_sleep_seconds
+    )
     if left <= 0.0:
         return ""
     wall = facts.now_seconds + numbers.wall_shift_seconds + left

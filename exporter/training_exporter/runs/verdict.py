@@ -135,6 +135,23 @@ def stall_cause(facts: Facts) -> str:
     return _cause(facts)
 
 
+def seconds_to_stall(
+    idle_seconds: float, budget_seconds: float, stopped_seconds: float, disk_sleep_seconds: float
+) -> float:
+    """How much longer nothing may move before the run stalls, if its processes stay as they are; 0 and less: it does.
+
+    A rank that stopped, or waits for storage, counts as soon as it could be named as the cause.
+    """
+    stuck = max(
+        stopped_seconds if stopped_seconds >= STOPPED_SECONDS else 0.0,
+        disk_sleep_seconds if disk_sleep_seconds >= STORAGE_SECONDS else 0.0,
+    )
+    left = budget_seconds - idle_seconds
+    if not stuck or idle_seconds <= QUIET_SECONDS:
+        return left
+    return min(left, max(STUCK_SECONDS - idle_seconds, STUCK_SECONDS - stuck))
+
+
 def lacks_progress(facts: Facts) -> bool:
     """Whether the run makes no progress. Blind logs or checkpoints keep it from beginning, not from going on."""
     return _overdue(facts) and (facts.no_progress_held or not {"logs", "checkpoints"} & facts.blind)
