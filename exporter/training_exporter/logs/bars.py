@@ -58,12 +58,13 @@ _AROUND_TRAINING = re.compile(
 )
 # First match wins; the second pattern must not match.
 _ROLES: tuple[tuple[BarRole, re.Pattern[str], re.Pattern[str] | None], ...] = (
-    ("setup", re.compile(r"sanity", re.IGNORECASE), None),
+    ("setup", re.compile(r"sanity|\breference log prob", re.IGNORECASE), None),
     (
         "validation",
         _VALIDATION,
         re.compile(
-            r"^\s*(?:train|map|filter|generating (?:\w+ )?(?:split|examples)|tokeni)|:\s(?:scanning|caching)\b",
+            r"^\s*(?:train|map|filter|generating (?:\w+ )?(?:split|examples)|tokeni|appl(?:y|ying)|packing|truncating|"
+            r"adding|extracting|converting|formatting)|:\s(?:scanning|caching)\b",
             re.IGNORECASE,
         ),
     ),

@@ -56,7 +56,8 @@ _BETWEEN = re.compile(
 _STEP = re.compile(
     rf"(?P<lead>^\W*|[,|;:\[()\]{{>@\t✨-]\s*|(?<={N})/|\s\s|[{N[1:-1]}{T[1:-1]}]\W?\s|"
     r"\b(?:completed|train|training|validate|validation|eval|evaluation|evaluating|validating|at|after|global|test|"
-    rf"current|finished|done|for|in|learning)\s+|\b[a-z]{{2,12}}\s(?=steps?\s?=\s?{N}))"
+    rf"current|finished|done|for|in|learning)\s+|"
+    rf"\b(?!accumulation|warm-?up|logging|save|num|max)[a-z]{{2,12}}\s(?=steps?\s?=\s?{N}))"
     r"(?P<name>global[ _-]?steps?|train(?:er)?/global_step|optimi[sz]er[ _]steps?|train(?:ing)?[_/]steps?|num_updates|"
     r"current_steps?|updates?|steps?|iter(?:ation)?s?|it|batch|micro[_ ]?(?:batch|step)|mini-?batch|results|round|"
     r"episode|timesteps?|total_timesteps|up\.)"
@@ -71,7 +72,8 @@ _FRACTION_OF = re.compile(
     rf"(?P<step>{N})\s*/\s*(?P<total>{N})\s*(?P<unit>batch(?:es)?|steps?|iter(?:ation)?s?|updates)\b", re.IGNORECASE
 )
 _TOTAL_STEPS = re.compile(
-    rf"^\s*(?:total optimi[sz]ation steps|total (?:train(?:ing)? )?steps|max[_ ]steps)\s*[:=]\s*(?P<total>{N})\s*$",
+    rf"(?:^|\|)\s*(?:total optimi[sz]ation steps|total (?:train(?:ing)? )?steps|max[_ ]steps)"
+    rf"\s*[:=]\s*(?P<total>{N})\s*$",
     re.IGNORECASE,
 )
 
@@ -251,7 +253,7 @@ def _named(step: re.Match[str]) -> str:
 
 def total_steps(text: str) -> Ref | None:
     """The announced number of steps: `Total optimization steps = 390`."""
-    match = _TOTAL_STEPS.match(text)
+    match = _TOTAL_STEPS.search(text)
     return None if match is None else index_of(match["total"])
 
 

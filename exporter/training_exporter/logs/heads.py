@@ -20,12 +20,19 @@ _RANK_PREFIXES = [
     re.compile(rf"(?:[Rr]ank ?(?:(?P<fixed>\d+)|(?P<mark>{N})):|R(?P<short>\d+)\s?\|)\s"),
     re.compile(r"\((?:[\w.<>-]+ )?(?:pid=|ip=)[^)]*\)\s?"),  # Ray
     re.compile(r"\[pod/[^\]\s]+\]\s"),  # kubectl --prefix
-    re.compile(rf"(?P<mark>{N}): (?=\S|{_RICH_BLANKS}{_LEVEL})(?!(?:{N}|loss\b))"),  # srun --label
+    re.compile(rf"\[{N},mpirank:(?P<mark>{N}),algo-[^\]]{{1,8}}\]<std(?:out|err)>:\s?"),  # SageMaker
+    re.compile(  # srun --label; behind it a line may be indented, or a bar
+        rf"(?P<mark>{N}): (?=\S|{_RICH_BLANKS}{_LEVEL}|\s{{1,40}}[^\W\d]|\s{{0,10}}{N}%\|)(?!\s*(?:{N}(?!%\|)|loss\b))"
+    ),
     re.compile(
         rf"[A-Za-z][\w-]{{0,63}}[\d\w](?:\.[\w.-]+)?: (?=\[?{T}|\[rank|\[{_LEVEL}|{_RICH_BLANKS}{_LEVEL})"
     ),  # pdsh, deepspeed: host name
     re.compile(r"[a-z][\w.-]{0,63}-\d{1,3}\s{1,40}\|\s(?=\D)"),  # docker compose
-    re.compile(rf"{T} (?=(?:\[{T}\]|{_RICH_BLANKS}) ?{_LEVEL} )"),  # kubectl logs --timestamps, before a RichHandler's
+    # kubectl logs --timestamps: before a RichHandler's record, a rank, a traceback, and what is indented
+    re.compile(
+        rf"{T} (?=(?:\[{T}\]|{_RICH_BLANKS}) ?{_LEVEL} |\[(?:rank|default)\d+\]:|Traceback \(most|"
+        rf"\s{{1,40}}(?!{_LEVEL}\b)[^\W\d])"
+    ),
     re.compile(rf"\[(?!(?:train|val|eval|test|dev)\w*\])[A-Za-z][\w.-]*\]\s(?={T})"),  # host name before the time
 ]
 _BRACKET = re.compile(r"\[([^\[\]]{0,120})\](:\s?|\s*)")

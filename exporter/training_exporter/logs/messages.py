@@ -40,16 +40,25 @@ _BEFORE: tuple[Message, ...] = (
     ),
     _rule("slurm_aborted", "suspect", r"^srun: (?:Job step aborted|forcing job termination|Force Terminated)"),
     _rule("slurm_terminated", "suspect", r"^srun: error: .*(?:Terminated|Killed|task \S+: Exited with exit code 143)"),
-    _rule("slurm_task_failed", "fatal", r"^srun: error: .*(?:Exited with exit code [1-9]|Segmentation fault|Aborted)"),
+    _rule(
+        "slurm_task_failed",
+        "fatal",
+        r"^srun: error: .*(?:Exited with exit code [1-9]|Segmentation fault|Aborted|Node failure)",
+    ),
     _rule(
         "signal_received",
         "suspect",
-        r"Received Signals\.SIG(?:TERM|INT)\b.*death signal|SignalException: Process \d+ got signal: (?:2|15)\b",
+        r"Received Signals\.SIG(?:TERM|INT)\b.*death signal|SignalException: Process \d+ got signal: (?:2|15)\b|"
+        r"Received SIGTERM: 15\b|\bSIGTERMException\b",
         "cancelled",
         "signal",
     ),
     _rule(
-        "interrupted", "suspect", r"^KeyboardInterrupt\b|^\^C$|Keyboard interrupt received", "cancelled", "interrupt"
+        "interrupted",
+        "suspect",
+        r"^KeyboardInterrupt\b|^\^C$|Keyboard interrupt received|Detected KeyboardInterrupt\b",
+        "cancelled",
+        "interrupt",
     ),
     _rule(
         "interrupt_save",
@@ -101,11 +110,14 @@ _BEFORE: tuple[Message, ...] = (
         "fatal",
         r"Watchdog caught collective operation timeout|detected by watchdog|watchdog thread terminated with exception|"
         r"watchdog got stuck|Timed out waiting .* for collective|Heartbeat monitor timed out|"
-        r"monitoredBarrier.*(?:timed out|failed)",
+        r"monitoredBarrier.*(?:timed out|failed)|Received a dump signal due to a collective timeout|"
+        r"Some NCCL operations have failed or timed out|To avoid data inconsistency, we are taking the entire process|"
+        r"attempting to dump debug info, due to collective timeout",
     ),
     _rule(
         "nccl_error",
         "fatal",
+        r"Detected mismatch between collectives on ranks|"
         r"DistBackendError|ncclSystemError|ncclUnhandledCudaError|ncclRemoteError|ncclInternalError|NCCL error in: ",
     ),
     _rule("nccl_warning", "suspect", r"NCCL WARN\b"),
@@ -113,7 +125,7 @@ _BEFORE: tuple[Message, ...] = (
         "gloo_connection",
         "fatal",
         r"gloo/transport.*(?:closed by peer|[Rr]ead error|reset|timed? ?out)|connectFullMesh failed|"
-        r"Connection closed by peer \[",
+        r"Connection closed by peer \[|Timed out waiting \d+ms for (?:recv|send) operation to complete",
     ),
     _rule("gloo_connected", "benign", r"\[Gloo\] Rank \d+ is connected to"),
     _rule(
@@ -132,7 +144,7 @@ _BEFORE: tuple[Message, ...] = (
         "worker_killed",
         "fatal",
         r"failed \(exitcode: -9\)|exits with return code = -9|[Ww]orker .*died with exit(?:code| code|_code)[ =:]*-?9|"
-        r"^\S*:? ?line \d+:.*Killed|DataLoader worker \(pid\S* \d+\) (?:is killed by signal|exited unexpectedly)|"
+        r"^\S*:? ?line \d+:.*Killed|DataLoader worker \(pid\S* [\d, ]+\) (?:is killed by signal|exited unexpectedly)|"
         r"^Killed$",
         "failed",
     ),
@@ -149,13 +161,15 @@ _BEFORE: tuple[Message, ...] = (
     _rule(
         "cuda_error",
         "fatal",
-        r"CUDA error: |CUDA_ERROR_(?!OUT)\w+|device-side assert triggered|unspecified launch failure|"
+        r"CUDA error: |CUDA driver error: |No CUDA GPUs are available|"
+        r"CUDA_ERROR_(?!OUT)\w+|device-side assert triggered|unspecified launch failure|"
         r"illegal memory access|"
         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|cuDNN error: ",
     ),
     _rule(
         "segfault",
         "fatal",
+        r"^Aborted \(core dumped\)|"
         r"[Ss]egmentation fault(?: \(core dumped\)|\s*$|:)|Fatal Python error: |Caught signal \d+ \(|\*\*\* Aborted at|"
         r"Signal: (?:Segmentation|Aborted)|(?:signal|Signal|exited with|killed by) SIG(?:SEGV|ABRT|BUS)\b",
     ),
@@ -217,7 +231,8 @@ _LIKELY = re.compile(
     r"cache flush|workers|loop|restarted|forked|tensorfloat|graph break|cudagraph|sms|process_group|device used|"
     r"device under|exits with|"
     r"exitcode|exhausted|removed|watchdog|closed by|fullmesh|assert|ecc|root cause|feature_guard|factory|\^c|reducing|"
-    r"recover|retry|time limit|requires_grad|lr_scheduler|placer|bus"
+    r"recover|retry|time limit|requires_grad|lr_scheduler|placer|bus|"
+    r"inconsistency|collectives on|no cuda gpus|core dumped|exited unexpectedly"
 )
 MAX_TEXT = 2000  # characters of a line in which messages are searched
 _SOFT_LEVELS = frozenset({"WARNING", "WARN", "INFO", "NOTE", "DEBUG"})

@@ -97,7 +97,7 @@ def understand(literal_parts: tuple[str, ...], tokens: list[str], masked: str) -
         times=tuple(index for index, token in enumerate(tokens) if is_time(token)),
         novelty=novelty.masked_line(literal_parts),
     )
-    if not masked or _IGNORED.match(masked) or _CITED.match(masked):
+    if not masked or _IGNORED.match(masked) or _IGNORED.match(head.message) or _CITED.match(masked):
         return plan, True
     if _SAMPLE.match(head.message):
         return plan, True
