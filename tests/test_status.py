@@ -150,10 +150,10 @@ class TestFetch:
         assert [run["name"] for run in fetch(url)["runs"]] == ["eagle3-synth100k"]
         assert fetch(url) == fetch(f"{url}/") == fetch(f"{url}/api/v1/runs") == fetch(url.removeprefix("http://"))
 
-    @pytest.mark.parametrize("path", ["/metrics", "/nothing"])
-    def test_something_else(self, url: str, path: str) -> None:
+    @pytest.mark.parametrize(("path", "said"), [("/metrics", "expected http://HOST:PORT"), ("/nothing", "404")])
+    def test_something_else(self, url: str, path: str, said: str) -> None:
         """What is no document is said in words."""
-        with pytest.raises(StatusError):
+        with pytest.raises(StatusError, match=said):
             fetch(url + path)
 
     @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://host", "http://", "http://127.0.0.1:1"])

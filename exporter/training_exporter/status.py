@@ -92,6 +92,8 @@ def fetch(url: str) -> Document:
         request = urllib.request.Request(address, headers=headers)  # noqa: S310 (the scheme was checked)
         with urllib.request.urlopen(request, timeout=URL_SECONDS) as response:  # noqa: S310 (likewise)
             found = json.loads(response.read(MOST_BYTES))
+    except json.JSONDecodeError as error:
+        raise StatusError(f"{address}: not the document of an exporter; expected http://HOST:PORT") from error
     except (URLError, OSError, ValueError) as error:
         raise StatusError(f"{address}: {error}") from error
     if not isinstance(found, dict) or found.get("version") != SCHEMA_VERSION or not _has_parts(found):
