@@ -274,6 +274,7 @@ class TestTarget:
             pytest.param([10, 49], None, True, id="counted-from-zero"),
             pytest.param([10, 40], None, False, id="before-it"),
             pytest.param([10, 50, 10, 50], None, False, id="the-last-of-an-epoch-nobody-says-of-which"),
+            pytest.param([10, 30, 5, 50], None, True, id="behind-an-attempt-that-did-not-get-there"),
             pytest.param([10, 50, 10, 50], 3, False, id="of-the-second-of-three"),
             pytest.param([10, 50, 10, 50, 10, 50], 3, True, id="of-the-third"),
         ],

@@ -44,13 +44,13 @@ class Inbox:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def told(self, receiver: str | None = None, *, run: str, status: str = "firing") -> list[dict[str, str]]:
-        """Labels of the alerts of a run and of that status that a receiver, or any, was told of, oldest first."""
+        """Labels of the alerts of that status, other runs' left out, that a receiver, or any, was told of; oldest first."""
         return [
             alert["labels"]
             for name, body in list(self._told)
             if receiver in (None, name)
             for alert in body["alerts"]
-            if alert["status"] == status and alert["labels"].get("run") == run
+            if alert["status"] == status and alert["labels"].get("run", run) == run
         ]
 
     def stop(self) -> None:

@@ -29,7 +29,7 @@ class Counter:
 
     def __init__(self, last: int | None = None, *, returns: bool = False) -> None:
         self.last = last
-        self.returns = returns  # was seen to begin anew: with each epoch, most likely
+        self.returns = returns  # was seen to begin anew behind its target: it counts the steps of an epoch
         self._behind: int | None = None
 
     def advance(self, value: int, *, anew: bool = False) -> int:
@@ -44,7 +44,6 @@ class Counter:
         if steps == 0:
             return 0
         behind, self._behind = self._behind, value
-        self.returns |= value < RESTART_SHARE * self.last
         if anew or value < RESTART_SHARE * self.last or (behind is not None and value > behind):
             self.last, self._behind = value, None
             return 1
@@ -100,8 +99,8 @@ class LogProgress:
     @property
     def at_target(self) -> bool:
         """Whether the last step was the last of all, by what the log said of steps and epochs."""
-        counter, target = self._stepping(), self.steps_target
-        if counter is None or counter.last is None or target is None or counter.last < target - 1:
+        counter = self._stepping()
+        if counter is None or not self._is_full(counter):
             return False
         if self.epoch is None or self.epochs_target is None:
             return not counter.returns  # the last of an epoch, and nobody says of which
@@ -201,6 +200,7 @@ class LogProgress:
         counter = self._counters.get(name)
         if counter is None:
             counter = self._counters[name] = Counter()
+        counter.returns |= self._is_full(counter) and event.step < RESTART_SHARE * (counter.last or 0)
         steps = counter.advance(event.step, anew=anew)
         if steps == 0:
             return
@@ -221,10 +221,12 @@ class LogProgress:
             reached = (self.epoch or 0.0, event.step)
             self.farthest = max(reached, self.farthest or reached)
 
+    def _is_full(self, counter: Counter) -> bool:
+        return counter.last is not None and self.steps_target is not None and counter.last >= self.steps_target - 1
+
     def _stepping(self) -> Counter | None:
         """The counter that speaks for the training: of the step records, else of the bar."""
-        counters = (self._counters.get(kind) for kind in ("train_step", "progress"))
-        return next((counter for counter in counters if counter is not None and counter.last is not None), None)
+        return self._counters.get(self._primary())
 
     def _primary(self) -> str:
         counter = self._counters.get("train_step")
