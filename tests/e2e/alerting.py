@@ -44,7 +44,7 @@ class Inbox:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def told(self, receiver: str | None = None, *, run: str, status: str = "firing") -> list[dict[str, str]]:
-        """Labels of the alerts of that status, other runs' left out, that a receiver, or any, was told of; oldest first."""
+        """Labels of the alerts that a receiver, or any, was told of, oldest first; those of other runs are left out."""
         return [
             alert["labels"]
             for name, body in list(self._told)
